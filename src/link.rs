@@ -1,0 +1,74 @@
+//! The words that guardian and keeper say to one another. Data only: how they travel is
+//! `supervise::link`'s affair, what follows from them is decided in `supervise::guardian` and
+//! `lock::keeper`.
+
+use crate::outcome::Failure;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A hold as the command is told of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// The fencing token: the create revision of our entry in the queue.
+    pub token: i64,
+    /// The entry's key in etcd.
+    pub key: String,
+    pub lease: i64,
+    /// etcd's cluster id: a token says something only within one cluster.
+    pub cluster: u64,
+    /// What etcd granted, which may be more than was asked.
+    pub ttl: Duration,
+}
+
+/// What the keeper tells the guardian.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromKeeper {
+    /// A line of progress for the user while waiting: silenced by `-q`.
+    Progress(String),
+    /// A line that the user must see whatever was asked.
+    Notice(String),
+    /// The lock is ours; the command may start once the offer has been claimed in the shared page.
+    Held(Hold),
+    /// The lease has been taken from us: kill, the next holder may start soon.
+    Lost {
+        why: String,
+    },
+    /// A person broke the lock, or a newer waiter wants the place: stop the command, then let go.
+    AskedToStop {
+        why: String,
+    },
+    /// Waiting is over without the lock; nothing is left in etcd that blocks others.
+    Contended {
+        why: String,
+    },
+    Failed(Failure),
+    /// The queue has been left. `why_not`: what could not be released and for how long it blocks others.
+    Left {
+        why_not: Option<String>,
+    },
+}
+
+/// What the guardian tells the keeper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromGuardian {
+    /// The command runs; `group` is its process group where it has one of its own.
+    Started { group: Option<i32> },
+    /// The command ended by itself: what it left running is no longer this hold's business.
+    CommandEnded,
+    /// Nothing of the tree lives (or ever lived): let go, and keep this record of the run, if it was one.
+    Release { run: Option<Ended> },
+    /// The loss was seen; stop waking us.
+    LossSeen,
+}
+
+/// What a run record says of a run's end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// [`crate::outcome::Outcome::name`].
+    pub result: String,
+    /// The command's own status as a shell shows it; `None` where it never ran to an end.
+    pub status: Option<u8>,
+    /// RFC 3339, UTC.
+    pub acquired: String,
+    pub ended: String,
+}

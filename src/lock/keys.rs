@@ -1,0 +1,194 @@
+//! Lock names and the one key layout in etcd. Everything that reads or writes a key asks here; knows
+//! nothing of how keys are read or written.
+//!
+//! | key | what |
+//! | --- | --- |
+//! | `lock/<name>/<lease>` | a queue entry; nothing else may lie under `lock/<name>/` |
+//! | `open/<name>/<lease>` | the open record: written with the entry, bound to no lease |
+//! | `log/<name>/<token>` | run records |
+//! | `mark/<name>/…` | once and at-most-every marks |
+//! | `freeze/<name>` | while it exists nobody starts |
+//! | `ask/<name>/<lease>` | what is asked of the entry with that lease |
+
+use std::fmt;
+
+/// Names and keys of one lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// As typed by the user.
+    pub name: String,
+    root: String,
+    encoded: String,
+    /// Of the queue's entries, with the closing slash.
+    queue: String,
+}
+
+/// Why a name cannot be one; displays as a sentence's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadName {
+    Empty,
+    TooLong,
+    ControlCharacter,
+    Comma,
+    NotUtf8,
+}
+
+/// The longest name, in bytes.
+pub const NAME_LIMIT: usize = 255;
+
+impl Place {
+    /// The lock `name` under `root` (`--prefix`).
+    ///
+    /// # Errors
+    /// Where the name is empty, longer than [`NAME_LIMIT`], or has a control character or a comma (which
+    /// will one day separate several names).
+    pub fn new(root: &str, name: &str) -> Result<Self, BadName> {
+        check(name)?;
+        if name.contains(',') {
+            return Err(BadName::Comma);
+        }
+        let encoded = percent_encode(name);
+        Ok(Self {
+            name: name.to_owned(),
+            queue: format!("{root}lock/{encoded}/"),
+            root: root.to_owned(),
+            encoded,
+        })
+    }
+
+    /// A queue at the verbatim key prefix `key`, shared with etcdctl or Go programs (`--lock-key`); the
+    /// rest lies under `root`, the key standing for the name there.
+    ///
+    /// # Errors
+    /// As [`Place::new`], a comma apart.
+    pub fn verbatim(root: &str, name: &str, key: &str) -> Result<Self, BadName> {
+        check(name)?;
+        check(key)?;
+        Ok(Self {
+            name: name.to_owned(),
+            queue: format!("{key}/"),
+            root: root.to_owned(),
+            encoded: percent_encode(key),
+        })
+    }
+
+    /// The prefix of all entries of the queue.
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// Lower-case hexadecimal without padding, as Go's `concurrency.Mutex` writes it.
+    pub fn entry(&self, lease: i64) -> String {
+        format!("{}{lease:x}", self.queue)
+    }
+
+    /// The prefix of all open records.
+    pub fn opens(&self) -> String {
+        format!("{}open/{}/", self.root, self.encoded)
+    }
+
+    pub fn open(&self, lease: i64) -> String {
+        format!("{}open/{}/{lease:x}", self.root, self.encoded)
+    }
+
+    /// The prefix of all run records.
+    pub fn log(&self) -> String {
+        format!("{}log/{}/", self.root, self.encoded)
+    }
+
+    /// Padded, so that run records sort by their token.
+    pub fn run_record(&self, token: i64) -> String {
+        format!("{}log/{}/{token:016x}", self.root, self.encoded)
+    }
+
+    pub fn freeze(&self) -> String {
+        format!("{}freeze/{}", self.root, self.encoded)
+    }
+
+    pub fn ask(&self, lease: i64) -> String {
+        format!("{}ask/{}/{lease:x}", self.root, self.encoded)
+    }
+}
+
+impl fmt::Display for BadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("it is empty"),
+            Self::TooLong => write!(f, "it is longer than {NAME_LIMIT} bytes"),
+            Self::ControlCharacter => f.write_str("it has a control character"),
+            Self::Comma => f.write_str("it has a comma"),
+            Self::NotUtf8 => f.write_str("it is not UTF-8"),
+        }
+    }
+}
+
+fn check(name: &str) -> Result<(), BadName> {
+    if name.is_empty() {
+        return Err(BadName::Empty);
+    }
+    if name.len() > NAME_LIMIT {
+        return Err(BadName::TooLong);
+    }
+    if name.chars().any(char::is_control) {
+        return Err(BadName::ControlCharacter);
+    }
+    Ok(())
+}
+
+/// Everything outside `[A-Za-z0-9._-]`, so that no name is the beginning of another's path: etcdctl's
+/// `lock a` waits for a held `a/b`.
+fn percent_encode(name: &str) -> String {
+    use fmt::Write as _;
+    let mut encoded = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-') {
+            encoded.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            write!(encoded, "%{byte:02X}").ok();
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_names_do_not_collide() {
+        let team = Place::new("meshlock/", "team").expect("a name");
+        let db = Place::new("meshlock/", "team/db").expect("a name");
+        assert_eq!(team.entry(0x2a), "meshlock/lock/team/2a");
+        assert_eq!(db.entry(0x2a), "meshlock/lock/team%2Fdb/2a");
+        assert!(!db.entry(0x2a).starts_with(team.queue()));
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        let long = "x".repeat(256);
+        for (name, why) in [
+            ("", BadName::Empty),
+            ("a,b", BadName::Comma),
+            ("a\nb", BadName::ControlCharacter),
+            ("a\u{7f}b", BadName::ControlCharacter),
+            (long.as_str(), BadName::TooLong),
+        ] {
+            assert_eq!(Place::new("meshlock/", name), Err(why), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_255_bytes_and_any_script_are_taken() {
+        for name in ["x".repeat(255).as_str(), "Rechnung #7", "請求書", "a.b_c-d", "..", "/"] {
+            assert!(Place::new("meshlock/", name).is_ok(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_verbatim_key_is_the_queues_prefix_and_the_name_elsewhere() {
+        let place = Place::verbatim("meshlock/", "deploy", "jobs/deploy").expect("a key");
+        assert_eq!(place.entry(255), "jobs/deploy/ff");
+        assert_eq!(place.open(255), "meshlock/open/jobs%2Fdeploy/ff");
+    }
+}

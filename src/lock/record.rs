@@ -1,0 +1,105 @@
+//! The JSON records kept in etcd, format 1: final, so that later versions can be mixed with this one.
+//! Unknown fields are passed over, unknown formats treated as foreign. Knows nothing of where they lie.
+
+use crate::link::Ended;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The only format written.
+pub const FORMAT: u32 = 1;
+
+/// Who is in the queue: the value of a queue entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub format: u32,
+    pub host: String,
+    /// The name, else the uid.
+    pub user: String,
+    pub pid: u32,
+    /// The program's name; never its arguments, which can hold secrets.
+    pub program: String,
+    /// RFC 3339, UTC: when this call of meshlock began.
+    pub started: String,
+    #[serde(flatten)]
+    pub purpose: Purpose,
+}
+
+/// Why the run is there, as people asked for it to be recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purpose {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What set the run off: a CI job, a timer, a terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<String>,
+    /// The source system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    /// Who or what to go to when the run fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// The outcome that counts as success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tries: Option<u32>,
+}
+
+/// Left beside an entry, bound to no lease: where it stands without its entry, a departure was unclean.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// In milliseconds, since the hand-over delay follows from it.
+    pub ttl_ms: u64,
+    #[serde(flatten)]
+    pub holder: Holder,
+}
+
+/// How a run ended: one value under `log/`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    #[serde(flatten)]
+    pub holder: Holder,
+    pub token: i64,
+    #[serde(flatten)]
+    pub ended: Ended,
+}
+
+/// What somebody asks of the entry with one lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    pub format: u32,
+    pub kind: String,
+    /// Acted on only if it is our create revision: an ask for another hold is not for us.
+    pub token: i64,
+    #[serde(default)]
+    pub by: String,
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// Why nobody starts at present.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freeze {
+    pub format: u32,
+    #[serde(default)]
+    pub by: String,
+    #[serde(default)]
+    pub reason: String,
+}
+
+impl Holder {
+    /// The record, if it is one of ours in the format that we know.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        serde_json::from_slice::<Self>(value)
+            .ok()
+            .filter(|holder| holder.format == FORMAT)
+    }
+}
+
+impl Open {
+    pub fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms)
+    }
+}

@@ -1,0 +1,3 @@
+//! parse → settings → command → outcome → exit (to come).
+
+fn main() {}

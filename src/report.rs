@@ -1,0 +1,1 @@
+//! The only writer to stdout and stderr (to come).

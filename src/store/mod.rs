@@ -1,0 +1,3 @@
+//! What the lock needs from a store: the etcd client is the first.
+
+pub mod etcd;

@@ -1,0 +1,1 @@
+//! Supervision of the command (to come).
