@@ -146,6 +146,7 @@ pub struct State {
     /// The create revision of our entry, once there is one.
     token: Option<i64>,
     lease: i64,
+    fresh_lease: bool,
     cluster: u64,
     key: String,
     oldest_kept: Option<String>,
@@ -190,6 +191,7 @@ impl State {
             contacted: false,
             token: None,
             lease: 0,
+            fresh_lease: true,
             cluster: 0,
             key: String::new(),
             oldest_kept: None,
@@ -229,8 +231,14 @@ impl State {
         matches!(self.phase, Phase::Over)
     }
 
+    /// The last place in the queue is given up: a repeated grant otherwise repeats its lease.
+    pub const fn wants_fresh_lease(&self) -> bool {
+        self.fresh_lease
+    }
+
     /// The lease under which we enter; drawn by the loop before each grant.
     pub fn set_lease(&mut self, lease: i64, key: String) {
+        self.fresh_lease = false;
         self.lease = lease;
         self.key = key;
     }
@@ -434,6 +442,9 @@ impl Step<'_> {
         };
         self.state.token = Some(token);
         self.state.oldest_kept.clone_from(&view.oldest_kept);
+        if let Some(ask) = view.ask.as_deref().and_then(|value| serde_json::from_slice(value).ok()) {
+            self.asked(&ask);
+        }
         if let Some(failure) = self.held_by_ourselves(&view) {
             return self.leave(Request::Abandon, Then::Tell(FromKeeper::Failed(failure)));
         }
@@ -598,27 +609,27 @@ impl Step<'_> {
                     self.state.again = Some((self.now + self.state.rules.retry, request));
                 }
             },
-            Fault::NoSpace => self.refused(&request, FailureKind::Unavailable, "etcd is out of space (NOSPACE alarm): free some, then `etcdctl alarm disarm`; nothing was run".into()),
-            Fault::Denied { why } => self.refused(&request, FailureKind::Denied, why),
-            Fault::Config { why } => self.refused(&request, FailureKind::Config, why),
-            Fault::Internal { why } => self.refused(&request, FailureKind::Internal, why),
+            Fault::NoSpace { .. } | Fault::Denied { .. } | Fault::Config { .. } | Fault::Replaced { .. } | Fault::Internal { .. } => {
+                self.refused(&request, fault.failure());
+            }
         }
     }
 
     /// etcd said no, and would again.
-    fn refused(&mut self, request: &Request, kind: FailureKind, why: String) {
+    fn refused(&mut self, request: &Request, failure: Failure) {
         match request {
             Request::Leave { .. } | Request::Abandon => {
                 let ends = (self.state.deadline + self.state.rules.margin).since(self.now);
+                let why = failure.why;
                 let blocks = format!("{why}: the lease may block others for up to {} s more", ends.as_secs_f64().ceil());
                 self.left(Some(blocks));
             }
             Request::Look | Request::Grant => {
-                self.tell(FromKeeper::Failed(Failure::new(kind, why)));
+                self.tell(FromKeeper::Failed(failure));
                 self.end();
             }
             Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_) => {
-                self.end_with(FromKeeper::Failed(Failure::new(kind, why)));
+                self.end_with(FromKeeper::Failed(failure));
             }
         }
     }
@@ -655,6 +666,7 @@ impl Step<'_> {
         self.state.rewatch_at = None;
         self.state.named = None;
         self.state.deadline = Moment::NEVER_BEGUN;
+        self.state.fresh_lease = true;
         self.send(Request::Grant);
     }
 
@@ -683,10 +695,7 @@ impl Step<'_> {
                 self.schedule_renewal(sent);
             }
             Ok(Renewal::Unproven { why }) => self.retry_renewal(why),
-            Err(
-                Fault::Unreachable { why } | Fault::Denied { why } | Fault::Config { why } | Fault::Internal { why },
-            ) => self.retry_renewal(why),
-            Err(Fault::NoSpace | Fault::LeaseGone) => self.retry_renewal("etcd refused the renewal".into()),
+            Err(fault) => self.retry_renewal(fault.to_string()),
         }
     }
 

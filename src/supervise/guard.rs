@@ -56,6 +56,8 @@ pub struct Task<'a> {
 pub struct Ran {
     pub outcome: Outcome,
     pub hold: Option<Hold>,
+    /// What could not be released, and for how long it blocks others.
+    pub problem: Option<String>,
     pub acquired: Option<SystemTime>,
     pub ended: SystemTime,
 }
@@ -67,6 +69,7 @@ pub fn guard(task: Task) -> Ran {
         Err(error) => Ran {
             outcome: Outcome::Failed(Failure::new(FailureKind::Internal, format!("cannot set up the guardian: {error}"))),
             hold: None,
+            problem: None,
             acquired: None,
             ended: SystemTime::now(),
         },
@@ -376,7 +379,7 @@ impl<'a> Loop<'a> {
 
     fn run_record(&self) -> Option<Ended> {
         self.state.hold()?;
-        let outcome = self.state.outcome();
+        let outcome = self.state.outcome(&self.task.policy);
         let ended = SystemTime::now();
         let stamp = |time| humantime::format_rfc3339_seconds(time).to_string();
         Some(Ended {
@@ -437,7 +440,7 @@ impl<'a> Loop<'a> {
 
     fn finish(&mut self) -> Ran {
         let ended = SystemTime::now();
-        let outcome = self.state.outcome();
+        let outcome = self.state.outcome(&self.task.policy);
         // A keeper that has left the queue revokes the lease on its own; one that has not is no use any
         // more. As PID 1 we take every other process along, so we wait.
         if !self.keeper_reaped {
@@ -448,7 +451,7 @@ impl<'a> Loop<'a> {
                 self.await_keeper();
             }
         }
-        Ran { outcome, hold: self.state.hold().cloned(), acquired: self.acquired, ended }
+        Ran { outcome, hold: self.state.hold().cloned(), problem: self.state.problem().map(str::to_owned), acquired: self.acquired, ended }
     }
 
     /// Until the keeper has ended, a second at the most.

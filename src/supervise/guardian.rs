@@ -12,10 +12,16 @@ use crate::outcome::{CommandEnd, Failure, FailureKind, Outcome};
 use crate::rules::Rules;
 use crate::settings::Stragglers;
 use nix::sys::signal::Signal;
+use std::time::Duration;
 
 /// What does not change during a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Policy {
+    /// The lock's, for words.
+    pub name: String,
+    /// The program's, for words.
+    pub command: String,
+    pub max_runtime: Option<Duration>,
     pub stop_signal: Signal,
     pub stragglers: Stragglers,
     /// We have a controlling terminal: the command stays in our process group.
@@ -113,8 +119,9 @@ pub struct State {
     first_signal: Option<Moment>,
     /// We stopped ourselves for the terminal, and only our own timer or keeper has continued us since.
     stopped_by: Option<Signal>,
-    /// The TTL of the hold, for words.
     hold: Option<Hold>,
+    /// What could not be released, and for how long it blocks others.
+    problem: Option<String>,
 }
 
 impl Default for State {
@@ -129,6 +136,7 @@ impl Default for State {
             first_signal: None,
             stopped_by: None,
             hold: None,
+            problem: None,
         }
     }
 }
@@ -181,23 +189,45 @@ impl State {
         self.hold.as_ref()
     }
 
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
     /// How the call ends, once it is over or the tree is dead.
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self, policy: &Policy) -> Outcome {
         let command = self.command;
         if let Some(outcome) = &self.unrun {
             return outcome.clone();
         }
+        let name = &policy.name;
+        let stopped = || command.map_or(String::new(), |end| format!("; it {end}"));
         match (&self.cause, command) {
-            (Some(Cause::Lost(why)), _) => Outcome::Lost { why: format!("the lock was lost ({why}); the command was stopped"), command },
-            (Some(Cause::Outage), _) => Outcome::Lost {
-                why: "the lock could not be renewed in time; the command was stopped before another could start".into(),
+            (Some(Cause::Lost(why)), _) => Outcome::Lost {
+                why: format!("the lock \"{name}\" was lost ({why}); the command was stopped{}", stopped()),
                 command,
             },
-            (Some(Cause::Superseded(why)), _) => Outcome::Superseded { why: why.clone(), command },
-            (Some(Cause::Overrun), _) => Outcome::Overrun { why: "--max-runtime was over; the command was stopped".into(), command },
+            (Some(Cause::Outage), _) => Outcome::Lost {
+                why: format!(
+                    "the lock \"{name}\" could not be renewed in time; the command was stopped before another could start{}",
+                    stopped()
+                ),
+                command,
+            },
+            (Some(Cause::Superseded(why)), _) => {
+                Outcome::Superseded { why: format!("{why}; the command was stopped{}", stopped()), command }
+            }
+            (Some(Cause::Overrun), _) => {
+                let limit = policy.max_runtime.map_or(0.0, |limit| limit.as_secs_f64());
+                let why = format!(
+                    "\"{name}\" ran longer than --max-runtime {limit} s: the command was stopped and the lock released{}",
+                    stopped()
+                );
+                Outcome::Overrun { why, command }
+            }
             (Some(Cause::Hurry) | None, Some(end)) => Outcome::Command(end),
             (Some(Cause::Hurry) | None, None) => {
-                Outcome::Failed(Failure::new(FailureKind::Internal, "the run ended without an outcome; please report this"))
+                let why = "the run ended without an outcome: please report this";
+                Outcome::Failed(Failure::new(FailureKind::Internal, why))
             }
         }
     }
@@ -223,6 +253,7 @@ impl Step<'_> {
             Event::Claimed(taken) => self.claimed(taken),
             Event::Signal { signal, from_kernel } => self.signalled(signal, from_kernel),
             Event::NotStarted { found, why } => {
+                let why = format!("cannot run {}: {why}; the lock \"{}\" was released", self.policy.command, self.policy.name);
                 self.state.unrun = Some(Outcome::NotStarted { found, why });
                 self.release();
             }
@@ -267,7 +298,7 @@ impl Step<'_> {
             FromKeeper::Left { problem } => {
                 if matches!(self.state.phase, Phase::Releasing { .. }) {
                     if let Some(problem) = problem {
-                        self.act(Action::Notice(problem));
+                        self.problem(format!("the lock \"{}\" could not be released: {problem}", self.policy.name));
                     }
                     self.finish();
                 } else {
@@ -297,13 +328,14 @@ impl Step<'_> {
         }
         match self.state.phase {
             Phase::Waiting | Phase::Claiming { .. } => {
-                let why = "meshlock's keeper process ended unexpectedly; nothing was run";
+                let why = "meshlock's keeper process ended unexpectedly: nothing was run";
                 self.end_unrun(Outcome::Failed(Failure::new(FailureKind::Internal, why)));
             }
             Phase::Running { .. } | Phase::Stopping { .. } | Phase::Straggling => {
                 let left = (self.reading.deadline - self.rules.grace).since(self.reading.now);
                 self.act(Action::Notice(format!(
-                    "meshlock's keeper process ended: the lock can no longer be renewed, the command will be stopped in {} s",
+                    "meshlock's keeper process ended: the lock \"{}\" can no longer be renewed, the command will be stopped in {} s",
+                    self.policy.name,
                     left.as_secs()
                 )));
             }
@@ -425,7 +457,10 @@ impl Step<'_> {
         self.act(Action::Tell(FromGuardian::LossSeen));
         match self.state.phase {
             Phase::Running { .. } | Phase::Stopping { .. } | Phase::Straggling => {
-                self.act(Action::Notice(format!("the lock was lost ({why}): stopping the command")));
+                self.act(Action::Notice(format!(
+                    "the lock \"{}\" was lost ({why}): stopping the command",
+                    self.policy.name
+                )));
                 if self.rules.lost_grace.is_zero() || self.state.phase == Phase::Straggling {
                     self.raise_cause(Cause::Lost(why));
                     self.kill();
@@ -489,11 +524,17 @@ impl Step<'_> {
         if self.state.hold.is_some() {
             let lease_ends = self.reading.deadline + self.rules.margin;
             let left = lease_ends.since(self.reading.now).as_secs_f64().ceil();
-            self.act(Action::Notice(format!(
-                "the lock could not be released ({reason}): it may block others for up to {left} s more"
-            )));
+            self.problem(format!(
+                "the lock \"{}\" could not be released ({reason}): it may block others for up to {left} s more",
+                self.policy.name
+            ));
         }
         self.finish();
+    }
+
+    fn problem(&mut self, problem: String) {
+        self.act(Action::Notice(problem.clone()));
+        self.state.problem = Some(problem);
     }
 
     fn finish(&mut self) {
@@ -521,7 +562,10 @@ impl Step<'_> {
                 self.kill();
             }
             Phase::Running { .. } if now >= stop_point && own_timer => {
-                self.act(Action::Notice("the lock could not be renewed: stopping the command".into()));
+                self.act(Action::Notice(format!(
+                    "the lock \"{}\" could not be renewed in time: stopping the command",
+                    self.policy.name
+                )));
                 // Fixed here: a renewal that still comes through no longer moves the kill.
                 self.stop(Cause::Outage, self.policy.stop_signal, deadline);
             }
@@ -530,7 +574,7 @@ impl Step<'_> {
             }
             Phase::Stopping { kill_at } if now >= kill_at => self.kill(),
             Phase::Releasing { by } if now >= by => {
-                self.finish_unreleased("etcd did not answer within --release-timeout");
+                self.finish_unreleased("no answer from etcd within --release-timeout");
             }
             _ => {}
         }

@@ -15,15 +15,37 @@ pub const MARK: &str = "MESHLOCK_HELD_LEASES";
 #[derive(Clone, Debug)]
 pub struct Quarry {
     pub guardian: i32,
-    /// The command's process group, where it has one of its own.
-    pub group: Option<i32>,
+    /// The command, where it leads a process group of its own.
+    pub leader: Option<Leader>,
     /// Descendants of the guardian as last noted.
     pub noted: BTreeSet<Process>,
     /// The hold's lease, as it stands in [`MARK`].
     pub mark: String,
 }
 
+/// The leader of the command's group: also once it is dead its number is the group's.
+#[derive(Clone, Copy, Debug)]
+pub struct Leader {
+    pid: i32,
+    /// `None` where it was dead already when we heard of it.
+    process: Option<Process>,
+}
+
+impl Leader {
+    /// The group, unless its number has come to mean another process. The kernel gives a number to nobody
+    /// else while it is a living group's.
+    fn group(self) -> Option<i32> {
+        let now = Process::living(self.pid);
+        (now.is_none() || now == self.process).then_some(self.pid)
+    }
+}
+
 impl Quarry {
+    /// The command was started, as the leader of this group where it has one of its own.
+    pub fn set_group(&mut self, group: Option<i32>) {
+        self.leader = group.map(|pid| Leader { pid, process: Process::living(pid) });
+    }
+
     /// Notes who descends from the guardian now; who was noted before and lives stays noted, for it may
     /// have been orphaned since.
     pub fn note(&mut self) {
@@ -55,7 +77,7 @@ impl Quarry {
         let spared = spared();
         let mut found: BTreeSet<Process> = self.noted.iter().copied().filter(|process| process.is_alive()).collect();
         found.extend(tree::descendants(self.guardian, &spared));
-        if let Some(group) = self.group {
+        if let Some(group) = self.leader.and_then(Leader::group) {
             // The whole group at one blow first, so that it cannot outrun the search by forking.
             if tree::all().any(|pid| tree::group(pid) == Some(group) && Process::living(pid).is_some()) {
                 killpg(Pid::from_raw(group), Signal::SIGKILL).ok();
