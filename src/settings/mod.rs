@@ -321,3 +321,6 @@ fn reason(error: &io::Error) -> String {
         None => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;
