@@ -9,20 +9,18 @@ use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind};
 use crate::rules::{Asked, Rules};
 use crate::store::Fault;
+use crate::supervise::alarm::Alarm;
 use crate::supervise::last_duty::Quarry;
 use crate::supervise::link::{Incoming, Link, Shared};
 use crate::supervise::sys;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{self, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::{AbortHandle, spawn, spawn_blocking};
+use tokio::task::{AbortHandle, LocalSet, spawn_blocking, spawn_local};
 
 /// What the keeper is given over the fork.
 pub struct Task {
@@ -43,7 +41,8 @@ pub fn keep(task: Task) -> ! {
     if prepare(&task).is_ok()
         && let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
     {
-        runtime.block_on(async {
+        // One thread: the tasks share it, so nothing need be Send.
+        LocalSet::new().block_on(&runtime, async {
             if let Ok(mut running) = Loop::new(task) {
                 running.run().await;
             }
@@ -63,15 +62,6 @@ fn prepare(task: &Task) -> Result<(), nix::errno::Errno> {
     sys::keep_only(task.link.as_fd())
 }
 
-/// A descriptor that tokio can wait for.
-struct Raw<T: AsFd>(T);
-
-impl<T: AsFd> AsRawFd for Raw<T> {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
 /// What the tasks report back.
 enum Report {
     /// With the number of its request: only the latest counts.
@@ -88,10 +78,9 @@ struct Loop {
     task: TaskRest,
     queue: Queue,
     state: State,
-    link: AsyncFd<Raw<Link>>,
+    link: AsyncFd<Link>,
     link_open: bool,
-    /// CLOCK_BOOTTIME, which tokio's own timers do not know.
-    timer: AsyncFd<Raw<TimerFd>>,
+    alarm: AsyncFd<Alarm>,
     reports: UnboundedSender<Report>,
     incoming: UnboundedReceiver<Report>,
     request: u64,
@@ -115,17 +104,13 @@ struct TaskRest {
 
 impl Loop {
     fn new(task: Task) -> std::io::Result<Self> {
-        let timer = TimerFd::new(
-            timerfd::ClockId::CLOCK_BOOTTIME,
-            TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
-        )?;
         let (reports, incoming) = unbounded_channel();
         Ok(Self {
             queue: (task.queue)(),
             state: State::new(task.rules),
-            link: AsyncFd::with_interest(Raw(task.link), Interest::READABLE)?,
+            link: sys::readable(task.link)?,
             link_open: true,
-            timer: AsyncFd::with_interest(Raw(timer), Interest::READABLE)?,
+            alarm: sys::readable(Alarm::new()?)?,
             reports,
             incoming,
             request: 0,
@@ -155,7 +140,7 @@ impl Loop {
         let actions = keeper::begin(&self.task.policy, &mut self.state);
         self.carry_out(actions);
         while !self.state.is_over() {
-            self.set_timer();
+            self.alarm.get_mut().set(self.state.wake_at(&self.task.policy));
             if let Some(event) = self.next().await {
                 self.step(event);
             }
@@ -184,7 +169,7 @@ impl Loop {
             biased;
             ready = self.link.readable(), if self.link_open => {
                 let mut ready = ready.ok()?;
-                match ready.get_inner().0.receive::<FromGuardian>() {
+                match ready.get_inner().receive::<FromGuardian>() {
                     Incoming::Message(words) => Some(self.heard(words)),
                     Incoming::Nothing => {
                         ready.clear_ready();
@@ -209,9 +194,9 @@ impl Loop {
                     Some(Event::WatchBroken)
                 }
             },
-            ready = self.timer.readable() => {
+            ready = self.alarm.readable_mut() => {
                 let mut ready = ready.ok()?;
-                ready.get_inner().0.wait().ok();
+                ready.get_inner_mut().take();
                 ready.clear_ready();
                 Some(Event::Tick)
             }
@@ -285,7 +270,7 @@ impl Loop {
     }
 
     fn tell(&self, words: &FromKeeper) {
-        self.link.get_ref().0.send(words);
+        self.link.get_ref().send(words);
     }
 
     fn send(&mut self, request: Request) {
@@ -306,7 +291,7 @@ impl Loop {
             holder: self.task.holder.clone(),
         };
         let reports = self.reports.clone();
-        let task = spawn(async move {
+        let task = spawn_local(async move {
             let result = call.carry_out(request).await;
             reports.send(Report::Request(number, result)).ok();
         });
@@ -321,7 +306,7 @@ impl Loop {
         }
         if self.lease != 0 {
             let (queue, old) = (self.queue.clone(), self.lease);
-            spawn(async move { queue.revoke(old).await });
+            spawn_local(async move { queue.revoke(old).await });
         }
         let mut bytes = [0; 8];
         // The kernel's generator does not fail once the machine is up; zero would leave the choice to etcd.
@@ -335,7 +320,7 @@ impl Loop {
         let (queue, lease, rules) = (self.queue.clone(), self.lease, *self.state.rules());
         let Some(token) = self.state.token() else { return };
         let reports = self.reports.clone();
-        spawn(async move {
+        spawn_local(async move {
             let sent = Moment::now();
             let result = queue.renew(lease, token, &rules).await;
             reports.send(Report::Event(Event::Renewal { sent, result })).ok();
@@ -353,7 +338,7 @@ impl Loop {
         self.predecessor = predecessor;
         let (sender, receiver) = unbounded_channel();
         let queue = self.queue.clone();
-        self.watch_task = Some(spawn(async move { drop(queue.watch(keys, sender).await) }).abort_handle());
+        self.watch_task = Some(spawn_local(async move { drop(queue.watch(keys, sender).await) }).abort_handle());
         self.changes = Some(receiver);
     }
 
@@ -364,18 +349,6 @@ impl Loop {
             let dead = quarry.kill_all(DUTY_PATIENCE);
             reports.send(Report::Event(Event::DutyDone(dead))).ok();
         });
-    }
-
-    fn set_timer(&self) {
-        let timer = &self.timer.get_ref().0;
-        let set = match self.state.wake_at(&self.task.policy) {
-            Some(at) => timer.set(
-                timerfd::Expiration::OneShot(TimeSpec::from_duration(Duration::from_nanos(at.as_nanos().max(1)))),
-                TimerSetTimeFlags::TFD_TIMER_ABSTIME,
-            ),
-            None => timer.unset(),
-        };
-        debug_assert!(set.is_ok());
     }
 
     /// The lease goes last, and nobody waits for it.

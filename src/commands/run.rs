@@ -43,6 +43,7 @@ pub fn run(settings: Run) -> Outcome {
         }
     };
     let stamp = |time| humantime::format_rfc3339_seconds(time).to_string();
+    let (acquired, ended) = (ran.acquired.map(stamp), stamp(ran.ended));
     reporter.outcome(&ran.outcome);
     if let Some(target) = target {
         let record = report::Report::new(&report::Run {
@@ -52,8 +53,8 @@ pub fn run(settings: Run) -> Outcome {
             conflict_status,
             hold: ran.hold.as_ref(),
             unreleased: ran.problem.as_deref(),
-            acquired: ran.acquired.map(stamp).as_deref(),
-            ended: &stamp(ran.ended),
+            acquired: acquired.as_deref(),
+            ended: &ended,
         });
         if let Err(error) = target.write(&record) {
             reporter.notice(&format!("cannot write the report: {error}"));

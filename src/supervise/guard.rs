@@ -1,6 +1,7 @@
 //! The guardian's loop: names what happened for [`super::guardian`] and carries out what it decides.
 //! Synchronous, one thread, and nothing in it ever blocks but its one poll(2). Decides nothing.
 
+use super::alarm::{Alarm, time_spec};
 use super::guardian::{self, Action, Event, Policy, Reading, State};
 use super::link::{Incoming, Link, Shared};
 use super::signals::{self, Signals};
@@ -15,7 +16,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigEvent, SigevNotify, Signal, kill, killpg};
 use nix::sys::time::TimeSpec;
 use nix::sys::timer::{self, Timer};
-use nix::sys::timerfd::{self, TimerFd, TimerFlags};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::time::ClockId;
 use nix::unistd::Pid;
@@ -99,9 +99,8 @@ struct Loop<'a> {
     task: Task<'a>,
     state: State,
     rules: Rules,
-    /// CLOCK_BOOTTIME, for the next decision that time alone brings.
-    timer: TimerFd,
-    timer_at: Option<Moment>,
+    /// For the next decision that time alone brings.
+    alarm: Alarm,
     /// Sends SIGCONT to ourselves from the stop point on: however we came to be stopped, we wake.
     vigil: Timer,
     vigil_at: Option<Moment>,
@@ -124,15 +123,12 @@ const VIGIL_PERIOD: Duration = Duration::from_millis(100);
 
 impl<'a> Loop<'a> {
     fn new(task: Task<'a>) -> Result<Self, Errno> {
-        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
-        let timer = TimerFd::new(timerfd::ClockId::CLOCK_BOOTTIME, flags)?;
         let event = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
         let vigil = Timer::new(ClockId::CLOCK_BOOTTIME, event)?;
         Ok(Self {
             state: State::default(),
             rules: task.rules,
-            timer,
-            timer_at: None,
+            alarm: Alarm::new()?,
             vigil,
             vigil_at: None,
             command: None,
@@ -392,23 +388,12 @@ impl<'a> Loop<'a> {
 
     fn set_timers(&mut self) {
         let deadline = self.task.shared.deadline();
-        let wake = self.state.wake_at(&self.rules, deadline);
-        if wake != self.timer_at {
-            self.timer_at = wake;
-            let set = match wake {
-                Some(at) => {
-                    let flags = timerfd::TimerSetTimeFlags::TFD_TIMER_ABSTIME;
-                    self.timer.set(timerfd::Expiration::OneShot(spec(at)), flags)
-                }
-                None => self.timer.unset(),
-            };
-            debug_assert!(set.is_ok());
-        }
+        self.alarm.set(self.state.wake_at(&self.rules, deadline));
         let vigil = self.state.vigil_from(&self.rules, deadline);
         if vigil != self.vigil_at && (vigil.is_some() || self.vigil_at.is_some()) {
             self.vigil_at = vigil;
             let flags = timer::TimerSetTimeFlags::TFD_TIMER_ABSTIME;
-            let from = vigil.map_or(TimeSpec::from_duration(Duration::ZERO), spec);
+            let from = vigil.map_or(TimeSpec::from_duration(Duration::ZERO), time_spec);
             let expiration = timer::Expiration::IntervalDelayed(from, TimeSpec::from_duration(VIGIL_PERIOD));
             self.vigil.set(expiration, flags).ok();
         }
@@ -416,7 +401,7 @@ impl<'a> Loop<'a> {
 
     fn wait(&mut self) {
         let mut fds = vec![PollFd::new(self.task.signals.as_fd(), PollFlags::POLLIN)];
-        fds.push(PollFd::new(self.timer.as_fd(), PollFlags::POLLIN));
+        fds.push(PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN));
         if self.link_open {
             fds.push(PollFd::new(self.task.link.as_fd(), PollFlags::POLLIN));
         }
@@ -433,8 +418,7 @@ impl<'a> Loop<'a> {
         let timer_fired = woken && fds[1].revents().is_some_and(|events| !events.is_empty());
         drop(fds);
         if timer_fired {
-            self.timer.wait().ok();
-            self.timer_at = None;
+            self.alarm.take();
         }
     }
 
@@ -464,9 +448,4 @@ impl<'a> Loop<'a> {
             self.reap();
         }
     }
-}
-
-fn spec(at: Moment) -> TimeSpec {
-    // Zero would disarm the timer.
-    TimeSpec::from_duration(Duration::from_nanos(at.as_nanos().max(1)))
 }

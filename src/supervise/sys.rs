@@ -371,3 +371,10 @@ pub fn exit_now(status: u8) -> ! {
 pub fn set_name(name: &CStr) {
     nix::sys::prctl::set_name(name).ok();
 }
+
+/// A descriptor of ours as tokio waits for it to become readable. To be called within a runtime.
+pub fn readable<T: AsRawFd>(owner: T) -> std::io::Result<tokio::io::unix::AsyncFd<T>> {
+    // SAFETY: the only types handed in, `Link` and `Alarm`, own their descriptor: it stays open and the same
+    // until they are dropped, which deregisters it first.
+    unsafe { tokio::io::unix::AsyncFd::register_with_interest(owner, tokio::io::Interest::READABLE) }.map_err(Into::into)
+}
