@@ -19,8 +19,8 @@ const FEW: u32 = 16;
 const MANY: u32 = 1000;
 /// Entries before ours that a re-read counts.
 const COUNTED: u32 = 100;
-/// etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
-const CLEARED_AT_ONCE: usize = 100;
+/// Two keys each; etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
+const CLEARED_AT_ONCE: usize = 50;
 
 /// What one read, or the answer of a transaction, says of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub struct View {
     pub mine: Option<i64>,
     /// Who is before us (or, without an entry of ours, there at all).
     pub ahead: Option<Ahead>,
-    /// Open records older than our own entry whose entries are gone: unclean departures. Meaningful only
-    /// where nobody is ahead.
+    /// Open records older than our own entry whose entries are gone: unclean departures. Told only where
+    /// nobody is ahead.
     pub stale: Vec<Stale>,
     /// While it is there nobody starts; the value's words, for the user.
     pub frozen: Option<String>,
@@ -211,7 +211,7 @@ impl Queue {
                 ],
                 then: now
                     .iter()
-                    .map(|key| Op::Delete { key: key.clone() })
+                    .flat_map(|key| self.remains(key))
                     .chain(reads.clone())
                     .collect(),
                 otherwise: reads,
@@ -344,6 +344,19 @@ impl Queue {
         ])
     }
 
+    /// What an unclean departure left: the open record, and what was asked of its entry.
+    fn remains(&self, open: &str) -> Vec<Op> {
+        let place = &self.0.place;
+        let lease = open
+            .strip_prefix(&place.opens())
+            .map(|lease| i64::from_str_radix(lease, 16));
+        let ask = lease.and_then(Result::ok).map(|lease| place.ask(lease));
+        ask.into_iter()
+            .chain([open.to_owned()])
+            .map(|key| Op::Delete { key })
+            .collect()
+    }
+
     /// What a [`View`] is made of, in the order in which [`Queue::view`] takes it apart.
     fn reads(&self, lease: Option<i64>, token: Option<i64>) -> Vec<Op> {
         let place = &self.0.place;
@@ -402,10 +415,13 @@ impl Queue {
             }),
             _ => None,
         };
-        let own = lease.map(|lease| place.open(lease));
-        if ahead.is_none() && opens.items.len() >= FEW as usize {
+        // Those of the entries ahead lie here too: only when these are gone does an open record say anything.
+        if ahead.is_some() {
+            opens.items.clear();
+        } else if opens.items.len() >= FEW as usize {
             opens = self.all_opens(token.or(mine)).await?;
         }
+        let own = lease.map(|lease| place.open(lease));
         Ok(View {
             cluster: answer.cluster,
             mine,

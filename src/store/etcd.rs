@@ -91,7 +91,7 @@ impl Etcd {
     pub async fn grant(&self, lease: i64, ttl: Duration) -> Result<Duration, Fault> {
         let seconds = i64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i64::MAX);
         let granted = self
-            .each(&async |mut client: Client| {
+            .each(&|mut client: Client| async move {
                 let asked = LeaseGrantOptions::new().with_id(lease);
                 match client.lease_grant(seconds, Some(asked)).await {
                     Ok(granted) => Ok((cluster(granted.header()), granted.ttl())),
@@ -111,7 +111,7 @@ impl Etcd {
     /// One renewal at one endpoint, on a stream of its own: on a kept one an answer cannot be told from that
     /// to an earlier request, and it ends with its connection. Bounded, connection set-up apart, by `within`.
     pub async fn keep_alive(&self, lease: i64, within: Duration) -> Result<Alive, Fault> {
-        self.once(within, &async |mut client: Client| {
+        self.once(within, &|mut client: Client| async move {
             // etcd-client reads the first answer itself and drops it, and TTL and term with it. So a second
             // request follows, and counts.
             let (mut keeper, mut answers) = match client.lease_keep_alive(lease).await {
@@ -147,10 +147,12 @@ impl Etcd {
 
     /// Ends the lease and all that is bound to it; that it is not there is success.
     pub async fn revoke(&self, lease: i64) -> Result<(), Fault> {
-        self.each(&async |mut client: Client| match client.lease_revoke(lease).await {
-            Ok(revoked) => Ok((cluster(revoked.header()), ())),
-            Err(error) if fault::status_says(&error, "requested lease not found") => Ok((None, ())),
-            Err(error) => Err(error),
+        self.each(&|mut client: Client| async move {
+            match client.lease_revoke(lease).await {
+                Ok(revoked) => Ok((cluster(revoked.header()), ())),
+                Err(error) if fault::status_says(&error, "requested lease not found") => Ok((None, ())),
+                Err(error) => Err(error),
+            }
         })
         .await
     }
@@ -218,9 +220,10 @@ impl Etcd {
     }
 
     /// A call at each endpoint in turn until one answers, all within `--dial-timeout`.
-    async fn each<T, F>(&self, call: &F) -> Result<T, Fault>
+    async fn each<T, F, Fut>(&self, call: &F) -> Result<T, Fault>
     where
-        F: AsyncFn(Client) -> Result<(Option<u64>, T), Error>,
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<(Option<u64>, T), Error>>,
     {
         let deadline = Instant::now() + self.0.settings.dial_timeout;
         let mut worst: Option<Fault> = None;
@@ -243,17 +246,19 @@ impl Etcd {
     }
 
     /// A call at the current endpoint; after a failure the next one is current.
-    async fn once<T, F>(&self, within: Duration, call: &F) -> Result<T, Fault>
+    async fn once<T, F, Fut>(&self, within: Duration, call: &F) -> Result<T, Fault>
     where
-        F: AsyncFn(Client) -> Result<(Option<u64>, T), Error>,
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<(Option<u64>, T), Error>>,
     {
         let at = self.pool().current;
         self.once_at(at, within, call).await
     }
 
-    async fn once_at<T, F>(&self, at: usize, within: Duration, call: &F) -> Result<T, Fault>
+    async fn once_at<T, F, Fut>(&self, at: usize, within: Duration, call: &F) -> Result<T, Fault>
     where
-        F: AsyncFn(Client) -> Result<(Option<u64>, T), Error>,
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<(Option<u64>, T), Error>>,
     {
         let endpoint = &self.0.settings.endpoints[at];
         let connected = timeout(within, self.client(at)).await;
@@ -275,9 +280,16 @@ impl Etcd {
                 Ok(value)
             }
             Ok(Err(error)) => {
-                let fault = fault::classify(endpoint, &error);
+                let mut fault = fault::classify(endpoint, &error);
+                let broke = fault::connection_broke(&error);
                 if matches!(fault, Fault::Unreachable { .. } | Fault::Config { .. }) {
-                    self.rotate(at, fault::connection_broke(&error));
+                    self.rotate(at, broke);
+                }
+                let new = self.pool().members[at].standing == Standing::Unknown;
+                if broke && new && matches!(timeout(within, speaks_tls(endpoint)).await, Ok(true)) {
+                    fault = Fault::Config {
+                        why: format!("{endpoint}: it speaks TLS: use https://"),
+                    };
                 }
                 Err(fault)
             }
@@ -399,6 +411,21 @@ fn endpoint(url: &str, tls: Option<&Tls>) -> Result<Endpoint, Fault> {
             Fault::Unreachable { why } => Fault::Config { why },
             fault => fault,
         })
+}
+
+/// Whether a server that broke a plain connection wants TLS: it says nothing then, but shows a certificate,
+/// which nobody vouches for here, to one who asks for it.
+async fn speaks_tls(url: &str) -> bool {
+    let Some(address) = url.strip_prefix("http://") else {
+        return false;
+    };
+    let url = format!("https://{address}");
+    let Ok(endpoint) = Endpoint::from_shared(url.clone()).and_then(|endpoint| endpoint.tls_config(TlsOptions::new()))
+    else {
+        return false;
+    };
+    let refused = endpoint.connect().await.err();
+    refused.is_some_and(|error| fault::saw_a_certificate(&error))
 }
 
 async fn commit(mut client: Client, txn: etcd_client::Txn) -> Result<(Option<u64>, Answer), Error> {

@@ -10,7 +10,10 @@ use tonic::{Code, Status};
 /// Nothing came back in time.
 pub(super) fn silent(endpoint: &str, within: Duration) -> Fault {
     Fault::Unreachable {
-        why: format!("{endpoint}: no answer within {} s", within.as_secs_f64()),
+        why: format!(
+            "{endpoint}: no answer within {} s",
+            (within.as_secs_f64() * 10.0).round() / 10.0
+        ),
     }
 }
 
@@ -140,13 +143,18 @@ fn of_status(endpoint: &str, status: &Status) -> Fault {
 
 /// A failure below gRPC, by the deepest cause that says something.
 pub(super) fn of_transport(endpoint: &str, error: &(dyn std::error::Error + 'static)) -> Fault {
-    let mut chain = vec![error.to_string()];
-    let mut next = error.source();
-    while let Some(error) = next {
-        chain.push(error.to_string());
-        next = error.source();
-    }
-    of_chain(endpoint, &chain)
+    of_chain(endpoint, &chain(error))
+}
+
+/// Whether a TLS handshake got as far as the server's certificate.
+pub(super) fn saw_a_certificate(error: &(dyn std::error::Error + 'static)) -> bool {
+    chain(error).iter().any(|text| text.contains("peer certificate"))
+}
+
+fn chain(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
+    std::iter::successors(Some(error), |error| error.source())
+        .map(ToString::to_string)
+        .collect()
 }
 
 fn of_chain(endpoint: &str, chain: &[String]) -> Fault {
@@ -179,9 +187,8 @@ fn of_chain(endpoint: &str, chain: &[String]) -> Fault {
     if says(&["HTTP/2 was not negotiated"]) {
         return config("it does not speak etcd's v3 API");
     }
-    // A TLS server's alert, or its "HTTP request to an HTTPS server", read as an HTTP/2 frame.
-    if !tls && says(&["frame with invalid size", "FRAME_SIZE_ERROR"]) {
-        return config("it does not speak plain HTTP/2: use https:// if it speaks TLS");
+    if says(&["KeyMismatch"]) {
+        return config("--cert and --key do not belong together");
     }
     if says(&["no native certs", "private key", "Error parsing TLS"]) {
         return config(cause);
