@@ -39,7 +39,10 @@ pub struct Task {
 pub fn keep(task: Task) -> ! {
     // The guardian hears of any failure here by the link's end.
     if prepare(&task).is_ok()
-        && let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
+        && let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
     {
         // One thread: the tasks share it, so nothing need be Send.
         LocalSet::new().block_on(&runtime, async {
@@ -66,6 +69,8 @@ fn prepare(task: &Task) -> Result<(), nix::errno::Errno> {
 enum Report {
     /// With the number of its request: only the latest counts.
     Request(u64, Result<Answer, Fault>),
+    /// The watch with this number has broken.
+    Watch(u64, Fault),
     Event(Event),
 }
 
@@ -86,6 +91,7 @@ struct Loop {
     request: u64,
     request_task: Option<AbortHandle>,
     changes: Option<UnboundedReceiver<Change>>,
+    watch: u64,
     watch_task: Option<AbortHandle>,
     predecessor: Option<String>,
     lease: i64,
@@ -116,6 +122,7 @@ impl Loop {
             request: 0,
             request_task: None,
             changes: None,
+            watch: 0,
             watch_task: None,
             predecessor: None,
             lease: 0,
@@ -185,15 +192,16 @@ impl Loop {
                 Report::Request(number, _) if number != self.request => None,
                 Report::Request(_, Ok(answer)) => Some(Event::Answer(answer)),
                 Report::Request(_, Err(fault)) => Some(Event::Fault(fault)),
+                Report::Watch(number, fault) => (number == self.watch).then_some(Event::WatchBroken(fault)),
                 Report::Event(event) => Some(event),
             },
-            change = changed => match change {
-                Some(change) => self.changed(change),
-                None => {
+            change = changed => {
+                // The broken watch itself says why.
+                if change.is_none() {
                     self.changes = None;
-                    Some(Event::WatchBroken)
                 }
-            },
+                self.changed(change?)
+            }
             ready = self.alarm.readable_mut() => {
                 let mut ready = ready.ok()?;
                 ready.get_inner_mut().take();
@@ -337,8 +345,13 @@ impl Loop {
         keys.extend(predecessor.clone());
         self.predecessor = predecessor;
         let (sender, receiver) = unbounded_channel();
-        let queue = self.queue.clone();
-        self.watch_task = Some(spawn_local(async move { drop(queue.watch(keys, sender).await) }).abort_handle());
+        self.watch += 1;
+        let (queue, number, reports) = (self.queue.clone(), self.watch, self.reports.clone());
+        let task = spawn_local(async move {
+            let fault = queue.watch(keys, sender).await;
+            reports.send(Report::Watch(number, fault)).ok();
+        });
+        self.watch_task = Some(task.abort_handle());
         self.changes = Some(receiver);
     }
 
@@ -357,7 +370,9 @@ impl Loop {
             task.abort();
         }
         if self.lease != 0 {
-            tokio::time::timeout(REVOKE_WITHIN, self.queue.revoke(self.lease)).await.ok();
+            tokio::time::timeout(REVOKE_WITHIN, self.queue.revoke(self.lease))
+                .await
+                .ok();
         }
     }
 }
@@ -374,13 +389,24 @@ struct Call {
 
 impl Call {
     async fn carry_out(self, request: Request) -> Result<Answer, Fault> {
-        let Self { queue, lease, token, ttl, asked, holder } = self;
+        let Self {
+            queue,
+            lease,
+            token,
+            ttl,
+            asked,
+            holder,
+        } = self;
         let token_or_none = token.unwrap_or(0);
         match request {
             Request::Look => queue.look().await.map(Answer::View),
             Request::Grant => queue.grant(lease, asked.ttl).await.map(|granted| {
-                let rules = Rules::new(granted.ttl, &asked)
-                    .map_err(|refusal| Failure::new(FailureKind::Config, format!("etcd granted another TTL than was asked for: {refusal}")));
+                let rules = Rules::new(granted.ttl, &asked).map_err(|refusal| {
+                    Failure::new(
+                        FailureKind::Config,
+                        format!("etcd granted another TTL than was asked for: {refusal}"),
+                    )
+                });
                 Answer::Granted(granted, rules)
             }),
             Request::Enqueue => queue.enqueue(lease, ttl).await.map(Answer::View),
@@ -388,8 +414,15 @@ impl Call {
             Request::Read => queue.read(lease, token_or_none).await.map(Answer::View),
             Request::Clear(stale) => queue.clear(lease, token_or_none, &stale).await.map(Answer::View),
             Request::Leave { run, oldest_kept } => {
-                let run = run.map(|ended| Run { holder, token: token_or_none, ended });
-                queue.leave(lease, token, run.as_ref(), oldest_kept.as_deref()).await.map(|()| Answer::Gone)
+                let run = run.map(|ended| Run {
+                    holder,
+                    token: token_or_none,
+                    ended,
+                });
+                queue
+                    .leave(lease, token, run.as_ref(), oldest_kept.as_deref())
+                    .await
+                    .map(|()| Answer::Gone)
             }
             Request::Abandon => queue.leave(lease, token, None, None).await.map(|()| Answer::Gone),
         }

@@ -65,11 +65,8 @@ pub fn run(settings: Run) -> Outcome {
 
 /// From one process to two, and the guardian's work to its end. The keeper does not come back from here.
 fn start(settings: Run, reporter: &Reporter) -> Result<Ran, Errno> {
-    let rules = match Rules::as_asked(&settings.asked) {
-        Ok(rules) => rules,
-        // Settings have been checked.
-        Err(_) => return Err(Errno::EINVAL),
-    };
+    // Checked with the settings.
+    let rules = Rules::as_asked(&settings.asked).map_err(|_| Errno::EINVAL)?;
     let began = Moment::now();
     let (signals, inherited) = Signals::take()?;
     let me = Pid::this();
@@ -114,7 +111,16 @@ fn start(settings: Run, reporter: &Reporter) -> Result<Ran, Errno> {
 }
 
 fn keep(settings: Run, rules: Rules, began: Moment, guardian: Pid, link: Link, shared: Shared) -> ! {
-    let Run { connection, place, wait, asked, keep, holder, outer_leases, .. } = settings;
+    let Run {
+        connection,
+        place,
+        wait,
+        asked,
+        keep,
+        holder,
+        outer_leases,
+        ..
+    } = settings;
     let policy = keeper::Policy {
         name: place.name.clone(),
         began,
@@ -152,15 +158,22 @@ fn has_terminal() -> bool {
 
 /// The command with the hold in its environment.
 fn exec(settings: &Run, hold: &Hold, own_group: bool) -> Exec {
-    let held = held(settings, hold);
+    let added = held(settings, hold);
     let mut environment: Vec<(OsString, OsString)> = settings.environment.clone();
-    environment.retain(|(name, _)| held.iter().all(|(held, _)| name != held));
-    environment.extend(held.into_iter().map(|(name, value)| (name.into(), value)));
-    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+    environment.retain(|(name, _)| added.iter().all(|(new, _)| name != new));
+    environment.extend(added.into_iter().map(|(name, value)| (name.into(), value)));
+    let path = environment
+        .iter()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.as_os_str());
     let program = &settings.command[0];
     Exec {
         candidates: candidates(program, path),
-        arguments: settings.command.iter().filter_map(|argument| c_string(argument.clone())).collect(),
+        arguments: settings
+            .command
+            .iter()
+            .filter_map(|argument| c_string(argument.clone()))
+            .collect(),
         environment: environment
             .iter()
             .filter_map(|(name, value)| {
@@ -177,8 +190,12 @@ fn exec(settings: &Run, hold: &Hold, own_group: bool) -> Exec {
 /// What the command learns of its hold. The innermost lock wins, but a process belongs to every hold
 /// around it: the leases are a list.
 fn held(settings: &Run, hold: &Hold) -> [(&'static str, OsString); 9] {
-    let leases: Vec<String> =
-        settings.outer_leases.iter().chain([&hold.lease]).map(|lease| format!("{lease:x}")).collect();
+    let leases: Vec<String> = settings
+        .outer_leases
+        .iter()
+        .chain([&hold.lease])
+        .map(|lease| format!("{lease:x}"))
+        .collect();
     let Connection { endpoints, .. } = &settings.connection;
     [
         ("MESHLOCK_HELD_NAME", settings.place.name.clone().into()),
@@ -223,7 +240,10 @@ mod tests {
 
     #[test]
     fn a_program_with_a_slash_is_not_searched_for() {
-        assert_eq!(candidates(OsStr::new("./a"), Some(OsStr::new("/x"))), [c"./a".to_owned()]);
+        assert_eq!(
+            candidates(OsStr::new("./a"), Some(OsStr::new("/x"))),
+            [c"./a".to_owned()]
+        );
     }
 
     #[test]

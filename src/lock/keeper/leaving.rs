@@ -1,0 +1,204 @@
+//! The keeper's decisions on letting go: only on the guardian's word or after the last duty, and always with
+//! an answer to whoever waits for it.
+
+use super::state::{Phase, Then};
+use super::{Action, Request, Step};
+use crate::link::{Ended, FromKeeper};
+use crate::outcome::Failure;
+use crate::store::Fault;
+
+impl Step<'_> {
+    pub(super) fn release(&mut self, run: Option<Ended>) {
+        self.state.started = false;
+        let left = Then::Tell(FromKeeper::Left { problem: None });
+        match self.state.phase {
+            Phase::Over => {}
+            Phase::Held | Phase::Lost | Phase::Duty | Phase::Offered { .. } => {
+                let oldest_kept = self.state.oldest_kept.clone();
+                self.leave(Request::Leave { run, oldest_kept }, left);
+            }
+            Phase::Parked => {
+                self.tell(FromKeeper::Left { problem: None });
+                self.end();
+            }
+            // Already on the way out, for another reason: the guardian's word is the last.
+            Phase::Leaving { .. } => self.state.phase = Phase::Leaving { then: left },
+            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
+                if self.state.lease == 0 {
+                    self.tell(FromKeeper::Left { problem: None });
+                    self.end();
+                } else {
+                    self.leave(Request::Abandon, left);
+                }
+            }
+        }
+    }
+
+    pub(super) fn guardian_gone(&mut self, record: Ended) {
+        self.state.guardian_lives = false;
+        self.state.orphaned_run = Some(record);
+        self.state.next_wake = None;
+        match self.state.phase {
+            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
+                if self.state.lease == 0 {
+                    self.end();
+                } else {
+                    self.leave(Request::Abandon, Then::End);
+                }
+            }
+            Phase::Offered { .. } => {
+                // It may have claimed and forked in its last moment.
+                self.duty();
+            }
+            Phase::Held | Phase::Lost if self.state.command_over => self.leave_orphaned(),
+            Phase::Held | Phase::Lost => self.duty(),
+            Phase::Parked => self.end(),
+            Phase::Leaving { .. } => self.state.phase = Phase::Leaving { then: Then::End },
+            Phase::Duty | Phase::Over => {}
+        }
+    }
+
+    /// Lets go on our own authority: the tree is dead, and the guardian gone or silent.
+    pub(super) fn leave_orphaned(&mut self) {
+        let run = self.state.orphaned_run.clone();
+        let oldest_kept = self.state.oldest_kept.clone();
+        let then = if self.state.guardian_lives {
+            Then::Tell(FromKeeper::Left { problem: None })
+        } else {
+            Then::End
+        };
+        self.leave(Request::Leave { run, oldest_kept }, then);
+    }
+
+    /// Says the last word once nothing of ours is left in etcd.
+    pub(super) fn end_with(&mut self, words: FromKeeper) {
+        if self.state.lease == 0 {
+            self.tell(words);
+            self.end();
+        } else {
+            self.leave(Request::Abandon, Then::Tell(words));
+        }
+    }
+
+    pub(super) fn end(&mut self) {
+        self.state.phase = Phase::Over;
+        self.act(Action::End);
+    }
+
+    pub(super) fn leave(&mut self, request: Request, then: Then) {
+        if self.state.guardian_lives {
+            // A little before the guardian's own limit, so that it hears the reason.
+            self.state.leave_by = Some(self.now + self.state.rules.release_timeout.mul_f64(0.9));
+        }
+        self.state.phase = Phase::Leaving { then };
+        self.state.rewatch_at = None;
+        self.state.next_wake = None;
+        if matches!(
+            self.state.under_way,
+            Some(Request::Grant | Request::Enqueue | Request::Seize | Request::Clear(_))
+        ) {
+            // etcd keeps no order between requests: one that writes must have been answered, or it could
+            // be carried out after we left.
+            self.state.deferred = Some(request);
+        } else {
+            self.send(request);
+        }
+    }
+
+    pub(super) fn failed(&mut self, request: Request, fault: Fault) {
+        if let Some(deferred) = self.state.deferred.take() {
+            return self.send(deferred);
+        }
+        let leaving = matches!(request, Request::Leave { .. } | Request::Abandon);
+        if leaving && !self.state.guardian_lives && self.now >= self.state.deadline + self.state.rules.margin {
+            // Nobody waits for it any more, and the lease has ended by itself.
+            return self.end();
+        }
+        match fault {
+            // An endpoint that proved to be another cluster's is not asked again.
+            Fault::Config { why } | Fault::Replaced { why } if leaving => {
+                self.state.outage = Some(why);
+                self.state.again = Some((self.now + self.state.rules.retry, request));
+            }
+            Fault::Unreachable { why } => {
+                if self.state.waits() && self.state.contacted && self.state.outage.is_none() {
+                    self.tell(FromKeeper::Progress(format!(
+                        "etcd does not answer ({why}): trying again"
+                    )));
+                }
+                self.state.outage = Some(why);
+                self.state.again = Some((self.now + self.state.rules.retry, request));
+            }
+            Fault::LeaseGone => match request {
+                // Nothing was written.
+                Request::Enqueue | Request::Seize => self.entry_gone("its lease had ended".into()),
+                Request::Leave { .. } | Request::Abandon => self.left(None),
+                Request::Look | Request::Grant | Request::Read | Request::Clear(_) => {
+                    self.state.again = Some((self.now + self.state.rules.retry, request));
+                }
+            },
+            Fault::NoSpace { .. }
+            | Fault::Denied { .. }
+            | Fault::Config { .. }
+            | Fault::Replaced { .. }
+            | Fault::Internal { .. } => {
+                self.refused(&request, fault.failure());
+            }
+        }
+    }
+
+    /// etcd said no, and would again.
+    pub(super) fn refused(&mut self, request: &Request, failure: Failure) {
+        match request {
+            Request::Leave { .. } | Request::Abandon => {
+                self.left(Some(failure.why));
+            }
+            Request::Look | Request::Grant => {
+                self.tell(FromKeeper::Failed(failure));
+                self.end();
+            }
+            Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_) => {
+                self.end_with(FromKeeper::Failed(failure));
+            }
+        }
+    }
+
+    /// The queue has been left, or will be when the lease ends.
+    pub(super) fn left(&mut self, problem: Option<String>) {
+        let Phase::Leaving { then } = self.state.phase.clone() else {
+            return;
+        };
+        self.state.token = None;
+        self.state.next_renewal = None;
+        self.state.leave_by = None;
+        match then {
+            Then::Requeue => self.requeue(),
+            Then::Park => {
+                self.state.phase = Phase::Parked;
+                self.tell(FromKeeper::Withdrawn);
+            }
+            Then::Tell(FromKeeper::Left { .. }) => {
+                self.tell(FromKeeper::Left { problem });
+                self.end();
+            }
+            Then::Tell(words) => {
+                self.tell(words);
+                self.end();
+            }
+            Then::End => self.end(),
+        }
+    }
+
+    /// The guardian waits no longer; what cannot be released ends with the lease.
+    pub(super) fn judge_leaving(&mut self) {
+        if self.state.leave_by.is_some_and(|by| self.now >= by) {
+            self.state.leave_by = None;
+            let why = self
+                .state
+                .outage
+                .clone()
+                .unwrap_or_else(|| "no answer from etcd".into());
+            self.left(Some(why));
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The keeper's decisions: a pure function from what etcd and the guardian said to what is to be sent. No
+//! I/O, no clock, no randomness, so that tests and a model checker can walk it through every history;
+//! `commands::keep` names the events and carries out the actions.
+//!
+//! What it holds to: a hold is offered only when nobody is ahead, no unclean departure is fresh and the
+//! deadline is far enough; only an accepted renewal moves the deadline, and from its sending; the queue is
+//! left only on the guardian's word or after the last duty.
+
+mod holding;
+mod leaving;
+mod state;
+mod waiting;
+
+pub use self::state::State;
+use self::state::{Phase, Then};
+use super::queue::{Granted, Renewal, View};
+use super::record::Ask;
+use crate::link::{Ended, FromGuardian, FromKeeper, Hold};
+use crate::moment::Moment;
+use crate::outcome::Failure;
+use crate::rules::Rules;
+use crate::store::Fault;
+use std::time::Duration;
+
+/// What does not change during a run.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// For words.
+    pub name: String,
+    /// When this call of meshlock began: the wait counts from here.
+    pub began: Moment,
+    /// `None` waits without limit; zero asks once.
+    pub wait: Option<Duration>,
+    /// Bounds the first contact.
+    pub dial_timeout: Duration,
+    /// Leases that our own process tree holds: waiting for one of them would wait for ourselves.
+    pub outer_leases: Vec<i64>,
+    /// 0.0 to 1.0: by which renewals of many keepers are spread.
+    pub jitter: f64,
+}
+
+/// A request to etcd. One is under way at a time, renewals and watches apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    Look,
+    Grant,
+    Enqueue,
+    /// Take the lock only if nobody is there.
+    Seize,
+    Read,
+    /// The start after a hand-over delay: removes these open records.
+    Clear(Vec<String>),
+    /// Let go of a hold, its tree dead.
+    Leave {
+        run: Option<Ended>,
+        oldest_kept: Option<String>,
+    },
+    /// Let go of a place under which nothing was ever run.
+    Abandon,
+}
+
+/// What etcd said to a [`Request`].
+#[derive(Clone, Debug)]
+pub enum Answer {
+    Granted(Granted, Result<Rules, Failure>),
+    View(View),
+    Gone,
+}
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    Answer(Answer),
+    /// The request came to nothing.
+    Fault(Fault),
+    Renewal {
+        sent: Moment,
+        result: Result<Renewal, Fault>,
+    },
+    /// Everything asked for is watched from now on.
+    WatchReady,
+    WatchBroken(Fault),
+    /// The entry we wait for is gone, or the freeze is lifted or begun.
+    QueueChanged,
+    /// Our own entry was deleted.
+    EntryDeleted,
+    Asked(Ask),
+    Guardian(FromGuardian),
+    /// The link is closed: the guardian has ended, and this is what may be recorded of its run.
+    GuardianGone(Ended),
+    /// The answer to [`Action::Withdraw`].
+    Withdrawn(bool),
+    /// The last duty has found nothing more alive (or, false, something that will not die).
+    DutyDone(bool),
+    Tick,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// In place of whatever is under way, which is of no use any more.
+    Send(Request),
+    Renew,
+    /// Watch our entry and what may be asked of it; while waiting also the freeze and the entry before us.
+    Watch {
+        predecessor: Option<String>,
+        freeze: bool,
+    },
+    Deadline(Moment),
+    /// Publish the offer, then say so.
+    Offer(Hold),
+    Withdraw {
+        token: i64,
+    },
+    Tell(FromKeeper),
+    /// SIGCONT to the guardian.
+    Wake,
+    /// Note the guardian's descendants.
+    Note,
+    LastDuty,
+    /// Revoke the lease, if one was asked for, and end.
+    End,
+}
+
+/// What follows from `event`.
+pub fn step(policy: &Policy, state: &mut State, now: Moment, event: Event) -> Vec<Action> {
+    let mut actions = Vec::new();
+    let mut step = Step {
+        policy,
+        state,
+        now,
+        actions: &mut actions,
+    };
+    step.happened(event);
+    step.judge();
+    actions
+}
+
+/// The first thing to do.
+pub fn begin(policy: &Policy, state: &mut State) -> Vec<Action> {
+    let request = if policy.wait == Some(Duration::ZERO) {
+        Request::Look
+    } else {
+        Request::Grant
+    };
+    state.under_way = Some(request.clone());
+    vec![Action::Send(request)]
+}
+
+struct Step<'a> {
+    policy: &'a Policy,
+    state: &'a mut State,
+    now: Moment,
+    actions: &'a mut Vec<Action>,
+}
+
+impl Step<'_> {
+    fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    fn tell(&mut self, words: FromKeeper) {
+        self.act(Action::Tell(words));
+    }
+
+    fn send(&mut self, request: Request) {
+        self.state.again = None;
+        self.state.under_way = Some(request.clone());
+        self.act(Action::Send(request));
+    }
+
+    fn happened(&mut self, event: Event) {
+        match event {
+            Event::Answer(answer) => {
+                self.reached();
+                let request = self.state.under_way.take();
+                self.answered(request, answer);
+            }
+            Event::Fault(fault) => {
+                if let Some(request) = self.state.under_way.take() {
+                    self.failed(request, fault);
+                }
+            }
+            Event::Renewal { sent, result } => self.renewed(sent, result),
+            // What happened before the watch was there must be read.
+            Event::WatchReady => match &mut self.state.phase {
+                Phase::Waiting { ready } => {
+                    *ready = true;
+                    self.read();
+                }
+                Phase::Held => self.read(),
+                _ => {}
+            },
+            Event::WatchBroken(Fault::Replaced { why }) => self.entry_gone(why),
+            Event::WatchBroken(_) => {
+                if let Phase::Waiting { ready } = &mut self.state.phase {
+                    *ready = false;
+                }
+                self.state.rewatch_at = Some(self.now + self.state.rules.retry);
+            }
+            Event::QueueChanged => {
+                if matches!(self.state.phase, Phase::Waiting { .. } | Phase::Delaying { .. }) {
+                    self.read();
+                }
+            }
+            Event::EntryDeleted => self.entry_gone("its entry in etcd was deleted, or its lease revoked".into()),
+            Event::Asked(ask) => self.asked(&ask),
+            Event::Guardian(words) => self.heard(words),
+            Event::GuardianGone(record) => self.guardian_gone(record),
+            Event::Withdrawn(back) => self.withdrawn(back),
+            Event::DutyDone(dead) => self.duty_done(dead),
+            Event::Tick => {}
+        }
+    }
+
+    /// etcd answers (again).
+    fn reached(&mut self) {
+        self.state.contacted = true;
+        if self.state.outage.take().is_some() && self.state.waits() {
+            self.tell(FromKeeper::Progress("etcd answers again".into()));
+        }
+    }
+
+    fn answered(&mut self, request: Option<Request>, answer: Answer) {
+        let Some(request) = request else { return };
+        if let Some(deferred) = self.state.deferred.take() {
+            return self.send(deferred);
+        }
+        match (request, answer) {
+            (Request::Look, Answer::View(view)) => self.looked(&view),
+            (Request::Grant, Answer::Granted(granted, rules)) => self.granted(granted, rules),
+            (Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_), Answer::View(view)) => {
+                self.seen(&view);
+            }
+            (Request::Leave { .. } | Request::Abandon, _) => self.left(None),
+            (
+                Request::Look | Request::Grant | Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_),
+                _,
+            ) => {}
+        }
+    }
+
+    fn heard(&mut self, words: FromGuardian) {
+        match words {
+            FromGuardian::Claimed => self.claimed(),
+            FromGuardian::Started { .. } => {
+                self.claimed();
+                self.state.started = true;
+                self.act(Action::Note);
+            }
+            FromGuardian::CommandEnded => {
+                self.state.started = false;
+                self.state.command_over = true;
+            }
+            FromGuardian::Requeue => match self.state.phase {
+                Phase::Parked => self.requeue(),
+                Phase::Held | Phase::Lost if !self.state.started => self.leave(Request::Abandon, Then::Requeue),
+                _ => {}
+            },
+            FromGuardian::Release { run } => self.release(run),
+            FromGuardian::LossSeen => self.state.next_wake = None,
+        }
+    }
+
+    /// What the time alone demands.
+    fn judge(&mut self) {
+        if let Some((at, request)) = self.state.again.clone()
+            && self.now >= at
+        {
+            self.send(request);
+        }
+        self.judge_waiting();
+        if self.state.read_again
+            && self.state.under_way.is_none()
+            && matches!(self.state.phase, Phase::Waiting { .. } | Phase::Delaying { .. })
+        {
+            self.read();
+        }
+        if let Some(at) = self.state.rewatch_at
+            && self.now >= at
+            && let Some(watched) = self.state.watched.clone()
+        {
+            self.watch(watched);
+        }
+        if let Phase::Delaying { until, stale } = self.state.phase.clone()
+            && self.now >= until
+            && self.state.under_way.is_none()
+            && self.state.again.is_none()
+        {
+            self.send(Request::Clear(stale));
+        }
+        if let Phase::Offered { until } = self.state.phase
+            && self.now >= until
+            && let Some(token) = self.state.token
+        {
+            self.state.phase = Phase::Offered {
+                until: self.now + self.state.rules.claim_within,
+            };
+            self.act(Action::Withdraw { token });
+        }
+        self.judge_renewal();
+        self.judge_guardian();
+        self.judge_leaving();
+    }
+}

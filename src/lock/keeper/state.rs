@@ -1,0 +1,210 @@
+//! Where the keeper stands, and when time alone demands its next decision. Knows no events.
+
+use super::{Policy, Request};
+use crate::link::{Ended, FromKeeper};
+use crate::moment::Moment;
+use crate::rules::Rules;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Before the queue: the first look, the grant, the entry.
+    Entering,
+    /// In the queue. `ready`: the departure of whoever is ahead cannot be missed.
+    Waiting {
+        ready: bool,
+    },
+    /// Nobody is ahead, but an unclean departure is fresh.
+    Delaying {
+        until: Moment,
+        stale: Vec<String>,
+    },
+    /// Ours, but the deadline is too near to offer it.
+    Renewing,
+    Offered {
+        until: Moment,
+    },
+    /// The offer is claimed: there may be a tree.
+    Held,
+    /// Taken from us; the guardian is to kill.
+    Lost,
+    /// The guardian failed us; the tree is being killed from here.
+    Duty,
+    /// Out of the queue until the guardian runs again.
+    Parked,
+    Leaving {
+        then: Then,
+    },
+    Over,
+}
+
+/// What follows the departure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    Requeue,
+    Park,
+    /// Say this, and end.
+    Tell(FromKeeper),
+    /// The guardian is gone: end in silence.
+    End,
+}
+
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each named by what it says"
+)]
+#[derive(Clone, Debug)]
+pub struct State {
+    pub(super) phase: Phase,
+    /// As granted; as asked until then.
+    pub(super) rules: Rules,
+    pub(super) contacted: bool,
+    /// The create revision of our entry, once there is one.
+    pub(super) token: Option<i64>,
+    pub(super) lease: i64,
+    pub(super) fresh_lease: bool,
+    pub(super) cluster: u64,
+    pub(super) key: String,
+    pub(super) oldest_kept: Option<String>,
+    pub(super) deadline: Moment,
+    /// The request to be sent again, and when.
+    pub(super) again: Option<(Moment, Request)>,
+    pub(super) under_way: Option<Request>,
+    /// A departure was seen while a read was under way: read once more.
+    pub(super) read_again: bool,
+    pub(super) renewal_under_way: bool,
+    pub(super) next_renewal: Option<Moment>,
+    pub(super) next_poll: Moment,
+    pub(super) rewatch_at: Option<Moment>,
+    pub(super) watched: Option<(Option<String>, bool)>,
+    /// When each unclean departure was first seen.
+    pub(super) first_seen: BTreeMap<String, Moment>,
+    /// Who was last named to the user as being ahead, or why nobody starts.
+    pub(super) named: Option<String>,
+    /// The words for a contention.
+    pub(super) blocker: Option<String>,
+    /// The last fault, while an outage lasts.
+    pub(super) outage: Option<String>,
+    /// Between fork and the tree's end, as far as we were told.
+    pub(super) started: bool,
+    /// The command ended by itself: no last duty any more.
+    pub(super) command_over: bool,
+    pub(super) guardian_lives: bool,
+    /// What is recorded of a run whose guardian is gone.
+    pub(super) orphaned_run: Option<Ended>,
+    pub(super) next_wake: Option<Moment>,
+    pub(super) why_lost: Option<String>,
+    pub(super) lost_at: Option<Moment>,
+    /// Sent when the request under way has been answered.
+    pub(super) deferred: Option<Request>,
+    /// When the guardian must hear how the release went.
+    pub(super) leave_by: Option<Moment>,
+}
+
+impl State {
+    pub fn new(rules: Rules) -> Self {
+        Self {
+            phase: Phase::Entering,
+            rules,
+            contacted: false,
+            token: None,
+            lease: 0,
+            fresh_lease: true,
+            cluster: 0,
+            key: String::new(),
+            oldest_kept: None,
+            deadline: Moment::NEVER_BEGUN,
+            again: None,
+            under_way: None,
+            read_again: false,
+            renewal_under_way: false,
+            next_renewal: None,
+            next_poll: Moment::NEVER_BEGUN,
+            rewatch_at: None,
+            watched: None,
+            first_seen: BTreeMap::new(),
+            named: None,
+            blocker: None,
+            outage: None,
+            started: false,
+            command_over: false,
+            guardian_lives: true,
+            orphaned_run: None,
+            next_wake: None,
+            why_lost: None,
+            lost_at: None,
+            deferred: None,
+            leave_by: None,
+        }
+    }
+
+    pub const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    pub const fn token(&self) -> Option<i64> {
+        self.token
+    }
+
+    pub const fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// The last place in the queue is given up: a repeated grant otherwise repeats its lease.
+    pub const fn wants_fresh_lease(&self) -> bool {
+        self.fresh_lease
+    }
+
+    /// The lease under which we enter; drawn by the loop before each grant.
+    pub fn set_lease(&mut self, lease: i64, key: String) {
+        self.fresh_lease = false;
+        self.lease = lease;
+        self.key = key;
+    }
+
+    /// When the next decision is due though nothing else happens.
+    pub fn wake_at(&self, policy: &Policy) -> Option<Moment> {
+        let mut due: Vec<Moment> = Vec::new();
+        due.extend(self.again.as_ref().map(|(at, _)| *at));
+        due.extend(self.next_renewal.filter(|_| !self.renewal_under_way));
+        due.extend(self.rewatch_at);
+        due.extend(self.next_wake);
+        due.extend(self.leave_by);
+        if !self.contacted && self.waits() {
+            due.push(policy.began + policy.dial_timeout);
+        }
+        match &self.phase {
+            Phase::Waiting { .. } => {
+                due.push(self.next_poll);
+                due.extend(policy.wait.map(|wait| policy.began + wait));
+            }
+            Phase::Entering if self.contacted => due.extend(
+                policy
+                    .wait
+                    .filter(|wait| !wait.is_zero())
+                    .map(|wait| policy.began + wait),
+            ),
+            Phase::Delaying { until, .. } | Phase::Offered { until } if self.under_way.is_none() => due.push(*until),
+            Phase::Offered { until } => due.push(*until),
+            Phase::Held | Phase::Lost => {
+                due.push(self.stop_point().max(self.next_wake.unwrap_or(Moment::NEVER_BEGUN)));
+                due.push(self.deadline);
+                due.extend(self.lost_at.map(|at| at + self.rules.handover_delay / 2));
+            }
+            _ => {}
+        }
+        due.into_iter().min()
+    }
+
+    pub(super) fn stop_point(&self) -> Moment {
+        self.deadline - self.rules.grace
+    }
+
+    /// Nothing was offered yet.
+    pub(super) const fn waits(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing
+        )
+    }
+}

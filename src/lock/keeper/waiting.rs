@@ -1,0 +1,296 @@
+//! The keeper's decisions from the first look to the claimed offer: nobody ahead, no fresh unclean
+//! departure, a deadline far enough.
+
+use super::state::{Phase, Then};
+use super::{Action, Request, Step};
+use crate::link::{FromKeeper, Hold};
+use crate::lock::queue::{Granted, Stale, View};
+use crate::moment::Moment;
+use crate::outcome::{Failure, FailureKind};
+use crate::rules::{Rules, handover_delay};
+use std::time::Duration;
+
+impl Step<'_> {
+    pub(super) fn looked(&mut self, view: &View) {
+        if let Some(failure) = self.held_by_ourselves(view) {
+            self.end_with(FromKeeper::Failed(failure));
+        } else if let Some(why) = blocker(view) {
+            self.state.blocker = Some(why);
+            self.contended();
+        } else {
+            self.send(Request::Grant);
+        }
+    }
+
+    pub(super) fn granted(&mut self, granted: Granted, rules: Result<Rules, Failure>) {
+        match rules {
+            Ok(rules) => self.state.rules = rules,
+            Err(failure) => return self.leave(Request::Abandon, Then::Tell(FromKeeper::Failed(failure))),
+        }
+        self.set_deadline(granted.sent, granted.ttl);
+        self.schedule_renewal(granted.sent);
+        let enter = if self.policy.wait == Some(Duration::ZERO) {
+            Request::Seize
+        } else {
+            Request::Enqueue
+        };
+        self.send(enter);
+    }
+
+    /// The queue as it is now, our own entry in it.
+    pub(super) fn seen(&mut self, view: &View) {
+        if self.state.phase == Phase::Held {
+            return self.seen_while_held(view);
+        }
+        if !matches!(
+            self.state.phase,
+            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing
+        ) {
+            return;
+        }
+        self.state.cluster = view.cluster;
+        self.state.next_poll = self.now + Duration::from_secs(10).min(self.state.rules.ttl);
+        let Some(token) = view.mine else {
+            if self.policy.wait == Some(Duration::ZERO) {
+                if let Some(failure) = self.held_by_ourselves(view) {
+                    return self.leave(Request::Abandon, Then::Tell(FromKeeper::Failed(failure)));
+                }
+                self.state.blocker = blocker(view).or_else(|| Some("is taken".into()));
+                return self.contended();
+            }
+            return self.entry_gone("its lease had ended".into());
+        };
+        self.state.token = Some(token);
+        self.state.oldest_kept.clone_from(&view.oldest_kept);
+        self.read_ask(view);
+        if let Some(failure) = self.held_by_ourselves(view) {
+            return self.leave(Request::Abandon, Then::Tell(FromKeeper::Failed(failure)));
+        }
+        if let Some(why) = blocker(view) {
+            return self.wait_behind(view, &why);
+        }
+        self.state.blocker = None;
+        if !view.stale.is_empty() && self.state.rules.checks.handover_delay {
+            return self.delay(&view.stale);
+        }
+        self.first();
+    }
+
+    /// The watch began after the entry: what happened between the two is seen only here.
+    fn seen_while_held(&mut self, view: &View) {
+        if view.mine.is_none() {
+            self.entry_gone("its entry in etcd was deleted, or its lease revoked".into());
+        } else {
+            self.read_ask(view);
+        }
+    }
+
+    fn read_ask(&mut self, view: &View) {
+        if let Some(ask) = view.ask.as_deref().and_then(|value| serde_json::from_slice(value).ok()) {
+            self.asked(&ask);
+        }
+    }
+
+    pub(super) fn wait_behind(&mut self, view: &View, why: &str) {
+        self.state.blocker = Some(why.to_owned());
+        if self.policy.wait == Some(Duration::ZERO) {
+            // Frozen between our look and our entry.
+            return self.contended();
+        }
+        let named = view
+            .ahead
+            .as_ref()
+            .map_or_else(|| why.to_owned(), |ahead| ahead.holder.key.clone());
+        if self.state.named.as_ref() != Some(&named) {
+            self.state.named = Some(named);
+            let place = view
+                .ahead
+                .as_ref()
+                .map_or(String::new(), |ahead| format!(", {} ahead of us", ahead.count));
+            self.tell(FromKeeper::Progress(format!(
+                "waiting: \"{}\" {why}{place}",
+                self.policy.name
+            )));
+        }
+        let wanted = (view.ahead.as_ref().map(|ahead| ahead.predecessor.clone()), true);
+        if self.state.watched.as_ref() == Some(&wanted) {
+            if !matches!(self.state.phase, Phase::Waiting { .. }) {
+                self.state.phase = Phase::Waiting { ready: true };
+            }
+        } else {
+            self.state.phase = Phase::Waiting { ready: false };
+            self.watch(wanted);
+        }
+    }
+
+    pub(super) fn watch(&mut self, wanted: (Option<String>, bool)) {
+        self.state.rewatch_at = None;
+        self.state.watched = Some(wanted.clone());
+        self.act(Action::Watch {
+            predecessor: wanted.0,
+            freeze: wanted.1,
+        });
+    }
+
+    /// Nobody is ahead, but whoever was there last left uncleanly: its tree has the hand-over delay to die.
+    pub(super) fn delay(&mut self, stale: &[Stale]) {
+        let mut until = self.now;
+        for record in stale {
+            let seen = *self.state.first_seen.entry(record.key.clone()).or_insert(self.now);
+            until = until.max(seen + handover_delay(record.ttl));
+        }
+        let keys: Vec<String> = stale.iter().map(|record| record.key.clone()).collect();
+        if until > self.now {
+            if self.state.named.as_deref() != Some("delay") {
+                self.state.named = Some("delay".into());
+                self.tell(FromKeeper::Progress(format!(
+                    "\"{}\" was left without a release: waiting {:.1} s for what may still run there to be stopped",
+                    self.policy.name,
+                    until.since(self.now).as_secs_f64()
+                )));
+            }
+            self.state.phase = Phase::Delaying { until, stale: keys };
+        } else {
+            self.state.phase = Phase::Delaying {
+                until,
+                stale: keys.clone(),
+            };
+            self.send(Request::Clear(keys));
+        }
+    }
+
+    /// The lock is ours in etcd.
+    pub(super) fn first(&mut self) {
+        if self.now >= self.state.stop_point() {
+            self.state.phase = Phase::Renewing;
+            self.state.next_renewal = Some(self.now);
+            return;
+        }
+        let Some(token) = self.state.token else { return };
+        self.state.phase = Phase::Offered {
+            until: self.now + self.state.rules.claim_within,
+        };
+        self.act(Action::Offer(Hold {
+            token,
+            key: self.state.key.clone(),
+            lease: self.state.lease,
+            cluster: self.state.cluster,
+            ttl: self.state.rules.ttl,
+        }));
+    }
+
+    /// Waiting for a lock that our own process tree holds would last for ever.
+    pub(super) fn held_by_ourselves(&self, view: &View) -> Option<Failure> {
+        let holder = &view.ahead.as_ref()?.holder;
+        self.policy.outer_leases.contains(&holder.lease).then(|| {
+            let why = format!(
+                "\"{}\" is already held by this process tree: waiting for it here would never end",
+                self.policy.name
+            );
+            Failure::new(FailureKind::Usage, why)
+        })
+    }
+
+    pub(super) fn contended(&mut self) {
+        let blocker = self.state.blocker.clone().unwrap_or_else(|| "is taken".into());
+        let waited = self.now.since(self.policy.began);
+        let words = if self.policy.wait == Some(Duration::ZERO) {
+            String::new()
+        } else {
+            format!("; waited {} s", (waited.as_secs_f64() * 10.0).round() / 10.0)
+        };
+        let why = format!("\"{}\" {blocker}{words}; nothing was run", self.policy.name);
+        self.end_with(FromKeeper::Contended { why });
+    }
+
+    /// From the start again, with a fresh lease and so a new place.
+    pub(super) fn requeue(&mut self) {
+        self.state.phase = Phase::Entering;
+        self.state.token = None;
+        self.state.next_renewal = None;
+        self.state.watched = None;
+        self.state.rewatch_at = None;
+        self.state.named = None;
+        self.state.deadline = Moment::NEVER_BEGUN;
+        self.state.fresh_lease = true;
+        self.send(Request::Grant);
+    }
+
+    pub(super) fn withdrawn(&mut self, back: bool) {
+        if !matches!(self.state.phase, Phase::Offered { .. }) {
+            return;
+        }
+        if !back {
+            // Claimed at the same moment: its word is on the way.
+            return self.claimed();
+        }
+        let then = if self.state.why_lost.take().is_some() {
+            Then::Requeue
+        } else {
+            Then::Park
+        };
+        self.leave(Request::Abandon, then);
+    }
+
+    pub(super) fn claimed(&mut self) {
+        if matches!(self.state.phase, Phase::Offered { .. }) {
+            self.state.phase = Phase::Held;
+            if self.state.watched != Some((None, false)) {
+                self.watch((None, false));
+            }
+            if let Some(why) = self.state.why_lost.take() {
+                self.entry_gone(why);
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self) {
+        if self.state.under_way.is_some() || self.state.again.is_some() {
+            self.state.read_again = true;
+        } else {
+            self.state.read_again = false;
+            self.send(Request::Read);
+        }
+    }
+
+    pub(super) fn judge_waiting(&mut self) {
+        if !self.state.waits() {
+            return;
+        }
+        let waited = self.now.since(self.policy.began);
+        if !self.state.contacted && waited >= self.policy.dial_timeout {
+            let why = self.state.outage.clone().unwrap_or_else(|| "no answer".into());
+            let why = format!(
+                "etcd could not be reached within {} s: {why}; nothing was run",
+                self.policy.dial_timeout.as_secs_f64()
+            );
+            self.tell(FromKeeper::Failed(Failure::new(FailureKind::Unavailable, why)));
+            return self.end();
+        }
+        let over = self.policy.wait.is_some_and(|wait| waited >= wait);
+        // Nobody is ahead while delaying, so this is no longer waiting for anybody: it is sat out, or who
+        // never waits long enough would find the lock shut for ever.
+        if over && !matches!(self.state.phase, Phase::Delaying { .. } | Phase::Renewing) {
+            if let Some(why) = self.state.outage.clone() {
+                if self.policy.wait != Some(Duration::ZERO) || waited >= self.policy.dial_timeout {
+                    let why = format!("etcd was away as the wait ended: {why}; nothing was run");
+                    self.end_with(FromKeeper::Failed(Failure::new(FailureKind::Unavailable, why)));
+                }
+            } else if self.state.blocker.is_some() && matches!(self.state.phase, Phase::Waiting { .. }) {
+                self.contended();
+            }
+        }
+        if matches!(self.state.phase, Phase::Waiting { .. }) && self.now >= self.state.next_poll {
+            self.state.next_poll = self.now + Duration::from_secs(10).min(self.state.rules.ttl);
+            self.read();
+        }
+    }
+}
+
+/// Why nobody behind may start, as the end of a sentence that begins with the name.
+fn blocker(view: &View) -> Option<String> {
+    if let Some(ahead) = &view.ahead {
+        return Some(format!("is held by {}", ahead.holder.who));
+    }
+    view.frozen.as_ref().map(|frozen| format!("is frozen{frozen}"))
+}
