@@ -244,10 +244,6 @@ impl Step<'_> {
         self.act(Action::Tell(FromGuardian::LossSeen));
         match self.state.phase {
             Phase::Running { .. } | Phase::Stopping { .. } | Phase::Straggling => {
-                self.act(Action::Notice(format!(
-                    "the lock \"{}\" was lost ({why}): stopping the command",
-                    self.policy.name
-                )));
                 if self.rules.lost_grace.is_zero() || self.state.phase == Phase::Straggling {
                     self.raise_cause(Cause::Lost(why));
                     self.kill();
