@@ -1,1 +1,273 @@
-//! The command line (to come).
+//! The command line as clap knows it: the help texts are the manual, and the man pages, the completions
+//! and the README's tables are made from this one definition. No logic: values stay as typed, and
+//! `settings` decides what they mean, whichever of flag or variable they came from.
+
+use crate::outcome::{EXIT_STATUSES, Failure, FailureKind};
+use clap::builder::StyledStr;
+use clap::{Args, Parser, Subcommand, ValueHint};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// Run a command under a distributed lock
+///
+/// meshlock runs a command while holding a lock in etcd, so that the command runs once at a time across
+/// many machines. It stops the command, and all that the command started, before the lock could be
+/// anyone else's.
+#[derive(Parser)]
+#[command(name = "meshlock", version, propagate_version = true, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    Run(Run),
+}
+
+/// Take a lock, run a command, let the lock go
+///
+/// Waits for the lock NAME, runs COMMAND while holding it, and lets it go when COMMAND ends. The command's
+/// own exit status is passed on. Should the lock be lost, the command and everything it started are
+/// stopped before another holder starts.
+///
+/// Options go before NAME; everything after it is COMMAND and its arguments, passed on untouched.
+#[derive(Args)]
+#[command(
+    after_help = "Exit statuses, the environment and the meaning of each option: meshlock run --help, meshlock-run(1).",
+    after_long_help = after_long_help(),
+    override_usage = "meshlock run [OPTIONS] NAME [--] COMMAND [ARG]...",
+    args_override_self = true,
+)]
+pub struct Run {
+    /// The lock's name: 1 to 255 bytes of UTF-8 without control characters and commas
+    ///
+    /// Names are independent of one another, also where one is the beginning of another, as in team and
+    /// team/db.
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
+    pub name: OsString,
+
+    /// The command to run and its arguments
+    ///
+    /// No shell is involved: for pipes and variables, write sh -c '…'.
+    #[arg(
+        value_name = "COMMAND",
+        required = true,
+        num_args = 1..,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+
+    #[command(flatten)]
+    pub waiting: Waiting,
+    #[command(flatten)]
+    pub holding: Holding,
+    #[command(flatten)]
+    pub records: Records,
+    #[command(flatten)]
+    pub place: Place,
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Waiting")]
+pub struct Waiting {
+    /// Do not wait: if another has the lock, exit at once
+    ///
+    /// The exit status is then 75, or that of -E. A contended -n writes nothing to etcd.
+    #[arg(short, long, conflicts_with = "wait")]
+    pub no_wait: bool,
+
+    /// Wait this long for the lock, then exit [default: without limit]
+    ///
+    /// Counts from the start, connecting included; 0 is -n. The exit status is 75, or that of -E, if
+    /// another still has the lock, and 69 if etcd is away as the wait ends.
+    #[arg(short, long, value_name = "DURATION", value_hint = ValueHint::Other)]
+    pub wait: Option<OsString>,
+
+    /// Exit with N if another has the lock [default: 75]
+    #[arg(short = 'E', long, value_name = "N", value_hint = ValueHint::Other)]
+    pub conflict_exit_code: Option<OsString>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Holding and stopping")]
+pub struct Holding {
+    /// How soon others may start if this machine vanishes [default: 30s]
+    ///
+    /// The time to live of the lease in etcd, 4s to 300s. It does not limit the command: the lease is renewed
+    /// for as long as the command runs (for a limit, see --max-runtime). It is also how long etcd may be
+    /// unreachable, less a margin and the grace, before the command has to be stopped.
+    #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
+    pub ttl: Option<OsString>,
+
+    /// From the stop signal to SIGKILL [default: a sixth of the TTL, at most 5s]
+    ///
+    /// The time the command has to clean up when meshlock stops it. It is taken out of the TTL, so that the
+    /// command is gone before the lease can have ended; a grace that leaves no time to renew is refused.
+    #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
+    pub grace: Option<OsString>,
+
+    /// The signal that asks the command to stop [default: TERM]
+    ///
+    /// A name with or without SIG, or a number.
+    #[arg(long, value_name = "SIGNAL", value_hint = ValueHint::Other)]
+    pub stop_signal: Option<OsString>,
+
+    /// From the proof that the lock is lost to SIGKILL [default: 0]
+    ///
+    /// By default the command is killed at once, since another may start soon. At most half the hand-over
+    /// delay, which is a tenth of the TTL but at least 1s.
+    #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
+    pub lost_grace: Option<OsString>,
+
+    /// Stop the command when it has run this long, and exit with 124 [default: without limit]
+    ///
+    /// Limits the command and has nothing to do with the TTL. The lock is released once the command's
+    /// processes are gone.
+    #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
+    pub max_runtime: Option<OsString>,
+
+    /// What becomes of processes that the command leaves running [default: leave]
+    ///
+    /// leave: the lock goes when the command itself ends, whatever it left in the background. wait: the lock is
+    /// kept until the last of them has ended. kill: they are killed, then the lock goes.
+    #[arg(
+        long,
+        value_name = "leave|wait|kill",
+        value_enum,
+        hide_possible_values = true,
+        ignore_case = true
+    )]
+    pub stragglers: Option<crate::settings::Stragglers>,
+
+    /// Try this long to release the lock at the end [default: 5s]
+    ///
+    /// If etcd is away, meshlock then exits with the command's own status all the same, and says how long the
+    /// lease may still block others.
+    #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
+    pub release_timeout: Option<OsString>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Records")]
+pub struct Records {
+    /// Write the outcome to FILE as JSON
+    ///
+    /// A regular file is replaced as a whole by a new one; anything else, such as a FIFO or /dev/fd/3, is opened at
+    /// the start and written at the end.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
+
+    /// Keep the records of this many runs in etcd, 0 to 1000 [default: 20]
+    #[arg(long, value_name = "N", value_hint = ValueHint::Other)]
+    pub keep: Option<OsString>,
+
+    /// Who answers for this run, for the record
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+    pub owner: Option<OsString>,
+
+    /// Why it runs, for the record
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+    pub reason: Option<OsString>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Place in etcd")]
+pub struct Place {
+    /// Everything of meshlock's lies under this key prefix [default: meshlock/]
+    #[arg(long, value_name = "PREFIX", value_hint = ValueHint::Other)]
+    pub prefix: Option<OsString>,
+
+    /// Share the lock KEY with etcdctl lock or a Go program
+    ///
+    /// KEY is the lock's name there. meshlock queues under it verbatim; its own records stay under --prefix.
+    #[arg(long, value_name = "KEY", value_hint = ValueHint::Other)]
+    pub lock_key: Option<OsString>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Connection")]
+pub struct Connection {
+    /// etcd's members, separated by commas [default: 127.0.0.1:2379]
+    ///
+    /// As HOST:PORT, http://HOST:PORT or https://HOST:PORT; without a scheme, https if a TLS file is given.
+    #[arg(long, value_name = "LIST", value_hint = ValueHint::Other)]
+    pub endpoints: Option<OsString>,
+
+    /// How long the first contact with etcd may take [default: 5s]
+    #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
+    pub dial_timeout: Option<OsString>,
+
+    /// The certificates to check the servers against, PEM [default: the system's, for https]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub cacert: Option<PathBuf>,
+
+    /// The client's certificate, PEM
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub cert: Option<PathBuf>,
+
+    /// The client certificate's private key, PEM, not encrypted
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub key: Option<PathBuf>,
+
+    /// The etcd user
+    ///
+    /// As NAME or NAME:PASSWORD. A password on the command line can be seen by every user of this machine: better
+    /// give it by --password-file or by a variable.
+    #[arg(long, value_name = "NAME[:PASSWORD]", value_hint = ValueHint::Other)]
+    pub user: Option<OsString>,
+
+    /// The file with the etcd user's password
+    ///
+    /// One closing newline is not part of the password.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub password_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Output")]
+pub struct Output {
+    /// Say nothing of waiting and contention
+    ///
+    /// Lost locks, unreachable servers, refusals and wrong usage are still told.
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// Say more: what was decided, and what was left running
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// clap's several lines on a wrong command line as one of ours.
+pub fn refusal(error: &clap::Error) -> Failure {
+    let rendered = error.render().to_string();
+    let first = rendered
+        .split("\n\n")
+        .next()
+        .unwrap_or_default()
+        .trim_start_matches("error: ");
+    let what = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    Failure::new(FailureKind::Usage, format!("{what}; see meshlock run --help"))
+}
+
+fn after_long_help() -> StyledStr {
+    let mut help = String::from(
+        "Durations: 30s, 5m, 1h30m, 250ms; a plain number is seconds; fractions are allowed.\n\n\
+         Environment: each option can be set by a variable, --some-option by MESHLOCK_SOME_OPTION; \
+         MESHLOCK_PASSWORD is the password. Then etcdctl's variables count: ETCDCTL_ENDPOINTS, _DIAL_TIMEOUT, \
+         _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset.\n\n\
+         Exit status:\n",
+    );
+    for row in EXIT_STATUSES {
+        // Writing to a String cannot fail.
+        write!(help, "\n{:>6}  {}: {}", row.status, row.name, row.meaning).ok();
+    }
+    help.into()
+}

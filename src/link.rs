@@ -23,41 +23,38 @@ pub struct Hold {
 /// What the keeper tells the guardian.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromKeeper {
-    /// A line of progress for the user while waiting: silenced by `-q`.
+    /// A line of progress for the user, silenced by `-q`.
     Progress(String),
     /// A line that the user must see whatever was asked.
     Notice(String),
-    /// The lock is ours; the command may start once the offer has been claimed in the shared page.
+    /// The lock is ours; the command may start once the offer is claimed in the shared page.
     Held(Hold),
-    /// The lease has been taken from us: kill, the next holder may start soon.
-    Lost {
-        why: String,
-    },
-    /// A person broke the lock, or a newer waiter wants the place: stop the command, then let go.
-    AskedToStop {
-        why: String,
-    },
-    /// Waiting is over without the lock; nothing is left in etcd that blocks others.
-    Contended {
-        why: String,
-    },
+    /// The offer was taken back: the guardian slept through it.
+    Withdrawn,
+    /// The lock has been taken from us: kill, the next holder may start soon.
+    Lost { why: String },
+    /// A person broke the lock, or a newer waiter wants the place: stop, then let go.
+    AskedToStop { why: String },
+    /// Waiting is over without the lock, and the queue is left.
+    Contended { why: String },
     Failed(Failure),
-    /// The queue has been left. `why_not`: what could not be released and for how long it blocks others.
-    Left {
-        why_not: Option<String>,
-    },
+    /// The queue is left. `problem`: what could not be released, and for how long it blocks others.
+    Left { problem: Option<String> },
 }
 
 /// What the guardian tells the keeper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuardian {
-    /// The command runs; `group` is its process group where it has one of its own.
+    Claimed,
+    /// The command has been forked; `group` is its process group where it has one of its own.
     Started { group: Option<i32> },
     /// The command ended by itself: what it left running is no longer this hold's business.
     CommandEnded,
-    /// Nothing of the tree lives (or ever lived): let go, and keep this record of the run, if it was one.
+    /// Let go of what was claimed too late, or withdrawn, and queue again.
+    Requeue,
+    /// Nothing of the tree lives (or ever lived): let go, and keep a record of the run, if it was one.
     Release { run: Option<Ended> },
-    /// The loss was seen; stop waking us.
+    /// The loss was seen; no need to wake us any more.
     LossSeen,
 }
 

@@ -1,3 +1,54 @@
-//! parse → settings → command → outcome → exit (to come).
+//! parse → settings → command → outcome → exit; nothing else.
 
-fn main() {}
+use clap::Parser;
+use clap::error::ErrorKind;
+use meshlock::cli::{Cli, Command};
+use meshlock::outcome::{Exit, Failure, INTERNAL, Outcome};
+use meshlock::settings::{self, Environment, Verbosity};
+use meshlock::supervise::sys;
+use meshlock::{cli, commands, outcome, report};
+
+fn main() {
+    // A panic must not unwind past a running command. It aborts after this hook, and the command dies with
+    // us (the death signal, and the keeper's last duty).
+    std::panic::set_hook(Box::new(|panic| {
+        report::Reporter::new(Verbosity::Normal).notice(&format!("internal error: {panic}; please report this"));
+        sys::exit_now(INTERNAL);
+    }));
+    end(match Cli::try_parse() {
+        Ok(Cli { command: Command::Run(typed) }) => run(typed),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            report::help(&error);
+            Exit::Status(0)
+        }
+        Err(error) => failed(cli::refusal(&error)),
+    });
+}
+
+fn run(typed: cli::Run) -> Exit {
+    match settings::run(typed, &Environment::inherited()) {
+        Ok(settings) => {
+            let conflict_status = settings.conflict_status;
+            commands::run::run(settings).exit(conflict_status)
+        }
+        Err(failure) => failed(failure),
+    }
+}
+
+fn failed(failure: Failure) -> Exit {
+    let outcome = Outcome::Failed(failure);
+    report::Reporter::new(Verbosity::Normal).outcome(&outcome);
+    outcome.exit(outcome::CONTENDED)
+}
+
+/// Destructors have nothing left to do, and a signal's death is not an exit.
+fn end(exit: Exit) -> ! {
+    match exit {
+        Exit::Status(status) => sys::exit_now(status),
+        Exit::Raise(signal) => {
+            // As PID 1 the kernel keeps the signal from us: then the shell's way of saying it remains.
+            sys::die_of(signal);
+            sys::exit_now(outcome::CommandEnd::Signaled(signal).status())
+        }
+    }
+}

@@ -1,1 +1,5 @@
-//! One file per subcommand (to come).
+//! One file per subcommand, each a plain sequence; and the keeper's loop, which alone knows both the lock
+//! and the processes under it.
+
+pub mod keep;
+pub mod run;

@@ -1,1 +1,538 @@
-//! etcd (to come).
+//! etcd behind one client per endpoint, chosen here: the last good one first, the next after an error or a
+//! time-out (etcdv3/etcd-client#39: the crate's own balancer goes on using dead members). Every call is
+//! bounded and may be repeated. Knows neither queues nor records.
+
+use super::{Alive, Answer, Change, Fault, Found, If, Item, Op, Order, Read, Txn, What, fault};
+use crate::moment::Moment;
+use crate::settings::{Connection, Tls};
+use etcd_client::{
+    Certificate, Channel, Client, Compare, CompareOp, ConnectOptions, DeleteOptions, Error, EventType, GetOptions,
+    Identity, LeaseGrantOptions, PutOptions, ResponseHeader, SortOrder, SortTarget, TlsOptions, TxnOp, TxnOpResponse,
+    WatchResponse, WatchStream,
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{Instant, timeout};
+use tonic::transport::Endpoint;
+
+/// With several endpoints none may take longer than this from the others.
+const TRY_AT_MOST: Duration = Duration::from_secs(1);
+
+/// etcd ends connections that ping more often than each 5 s (`--grpc-keepalive-min-time`), and any that
+/// pings without a stream.
+const PING_EACH: Duration = Duration::from_secs(10);
+const PING_ANSWER_WITHIN: Duration = Duration::from_secs(4);
+
+/// A cluster, reached through its endpoints. Cheap to clone.
+#[derive(Clone)]
+pub struct Etcd(Arc<Inner>);
+
+struct Inner {
+    settings: Connection,
+    pool: Mutex<Pool>,
+}
+
+struct Pool {
+    members: Vec<Member>,
+    /// The one to ask next.
+    current: usize,
+    /// Of the first answer; the only one that counts from then on.
+    cluster: Option<u64>,
+}
+
+#[derive(Default)]
+struct Member {
+    client: Option<Client>,
+    standing: Standing,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Standing {
+    #[default]
+    Unknown,
+    /// It has answered for our cluster.
+    Ours,
+    /// It answered for another one, and never for ours.
+    Foreign,
+}
+
+impl Etcd {
+    pub fn new(settings: &Connection) -> Self {
+        Self(Arc::new(Inner {
+            pool: Mutex::new(Pool {
+                members: settings.endpoints.iter().map(|_| Member::default()).collect(),
+                current: 0,
+                cluster: None,
+            }),
+            settings: settings.clone(),
+        }))
+    }
+
+    /// Whether any member has ever answered: `--dial-timeout` bounds the time until then.
+    pub fn contacted(&self) -> bool {
+        self.pool().cluster.is_some()
+    }
+
+    /// One transaction, at each endpoint in turn until one answers.
+    pub async fn txn(&self, txn: Txn) -> Result<Answer, Fault> {
+        let txn = etcd_txn(txn);
+        self.each(&|client| commit(client, txn.clone())).await
+    }
+
+    /// The same at one endpoint, answered within the time given.
+    pub async fn txn_once(&self, txn: Txn, within: Duration) -> Result<Answer, Fault> {
+        let txn = etcd_txn(txn);
+        self.once(within, &|client| commit(client, txn.clone())).await
+    }
+
+    /// A lease of the given id; the TTL that was granted. That it is there already is success: the id is ours
+    /// alone, and an earlier try's outcome may be unknown.
+    pub async fn grant(&self, lease: i64, ttl: Duration) -> Result<Duration, Fault> {
+        let seconds = i64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i64::MAX);
+        let granted = self
+            .each(&async |mut client: Client| {
+                let asked = LeaseGrantOptions::new().with_id(lease);
+                match client.lease_grant(seconds, Some(asked)).await {
+                    Ok(granted) => Ok((cluster(granted.header()), granted.ttl())),
+                    Err(error) if fault::status_says(&error, "lease already exists") => {
+                        let there = client.lease_time_to_live(lease, None).await?;
+                        // -1 where it has run out by now.
+                        let granted = if there.ttl() > 0 { there.granted_ttl() } else { 0 };
+                        Ok((cluster(there.header()), granted))
+                    }
+                    Err(error) => Err(error),
+                }
+            })
+            .await?;
+        seconds_granted(granted).ok_or(Fault::LeaseGone)
+    }
+
+    /// One renewal at one endpoint, on a stream of its own: on a kept one an answer cannot be told from that
+    /// to an earlier request, and it ends with its connection. Bounded, connection set-up apart, by `within`.
+    pub async fn keep_alive(&self, lease: i64, within: Duration) -> Result<Alive, Fault> {
+        self.once(within, &async |mut client: Client| {
+            // etcd-client reads the first answer itself and drops it, and TTL and term with it. So a second
+            // request follows, and counts.
+            let (mut keeper, mut answers) = match client.lease_keep_alive(lease).await {
+                Ok(opened) => opened,
+                Err(Error::LeaseKeepAliveError(text)) if text == "lease not found" => {
+                    return Ok((
+                        None,
+                        Alive {
+                            sent: Moment::now(),
+                            ttl: None,
+                            term: 0,
+                        },
+                    ));
+                }
+                Err(error) => return Err(error),
+            };
+            let sent = Moment::now();
+            keeper.keep_alive().await?;
+            let Some(answer) = answers.message().await? else {
+                return Err(Error::LeaseKeepAliveError(
+                    "the stream ended without an answer".to_owned(),
+                ));
+            };
+            let alive = Alive {
+                sent,
+                ttl: seconds_granted(answer.ttl()),
+                term: answer.header().map_or(0, ResponseHeader::raft_term),
+            };
+            Ok((cluster(answer.header()), alive))
+        })
+        .await
+    }
+
+    /// Ends the lease and all that is bound to it; that it is not there is success.
+    pub async fn revoke(&self, lease: i64) -> Result<(), Fault> {
+        self.each(&async |mut client: Client| match client.lease_revoke(lease).await {
+            Ok(revoked) => Ok((cluster(revoked.header()), ())),
+            Err(error) if fault::status_says(&error, "requested lease not found") => Ok((None, ())),
+            Err(error) => Err(error),
+        })
+        .await
+    }
+
+    /// Watches the keys from now on and tells the changes, [`Change::Ready`] first; ends with why the watch
+    /// broke. Never from a past revision: if anything was written since, etcd puts such a watch among those
+    /// that it serves only each 100 ms.
+    pub async fn watch(&self, keys: &[String], changes: &UnboundedSender<Change>) -> Fault {
+        let at = self.pool().current;
+        let open = |client| open_watch(client, keys.to_owned());
+        let mut opened = self.once_at(at, self.per_try(), &open).await;
+        if matches!(opened, Err(Fault::Denied { .. })) && self.0.settings.user.is_some() {
+            // A stale token is refused as a missing right here; a new connection brings a new one.
+            self.pool().members[at].client = None;
+            opened = self.once_at(at, self.per_try(), &open).await;
+        }
+        let (mut stream, early) = match opened {
+            Ok(opened) => opened,
+            Err(fault) => return fault,
+        };
+        if changes.send(Change::Ready).is_err() {
+            return closed();
+        }
+        let endpoint = &self.0.settings.endpoints[at];
+        let mut early = early.into_iter();
+        loop {
+            let response = match early.next() {
+                Some(response) => response,
+                None => match stream.message().await {
+                    Ok(Some(response)) => response,
+                    Ok(None) => {
+                        self.rotate(at, true);
+                        return Fault::Unreachable {
+                            why: format!("{endpoint}: the watch ended"),
+                        };
+                    }
+                    Err(error) => {
+                        self.rotate(at, fault::connection_broke(&error));
+                        return fault::classify(endpoint, &error);
+                    }
+                },
+            };
+            if let Err(fault) = self.vouch(at, cluster(response.header())) {
+                return fault;
+            }
+            if response.canceled() {
+                let status = fault::cancelled(response.cancel_reason());
+                return fault::classify(endpoint, &Error::GRpcStatus(status));
+            }
+            for event in response.events() {
+                let Some(item) = event.kv() else { continue };
+                let key = String::from_utf8_lossy(item.key()).into_owned();
+                let change = match event.event_type() {
+                    EventType::Delete => Change::Deleted { key },
+                    EventType::Put => Change::Put {
+                        key,
+                        value: item.value().to_vec(),
+                    },
+                };
+                if changes.send(change).is_err() {
+                    return closed();
+                }
+            }
+        }
+    }
+
+    /// A call at each endpoint in turn until one answers, all within `--dial-timeout`.
+    async fn each<T, F>(&self, call: &F) -> Result<T, Fault>
+    where
+        F: AsyncFn(Client) -> Result<(Option<u64>, T), Error>,
+    {
+        let deadline = Instant::now() + self.0.settings.dial_timeout;
+        let mut worst: Option<Fault> = None;
+        for _ in 0..self.0.settings.endpoints.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            match self.once(self.per_try().min(left), call).await {
+                // An endpoint that is set up wrongly need not keep us from the others.
+                Err(fault @ (Fault::Unreachable { .. } | Fault::Config { .. })) => {
+                    worst = Some(worse(worst, fault));
+                }
+                outcome => return outcome,
+            }
+        }
+        Err(worst.unwrap_or(Fault::Unreachable {
+            why: "no endpoint is left to ask".to_owned(),
+        }))
+    }
+
+    /// A call at the current endpoint; after a failure the next one is current.
+    async fn once<T, F>(&self, within: Duration, call: &F) -> Result<T, Fault>
+    where
+        F: AsyncFn(Client) -> Result<(Option<u64>, T), Error>,
+    {
+        let at = self.pool().current;
+        self.once_at(at, within, call).await
+    }
+
+    async fn once_at<T, F>(&self, at: usize, within: Duration, call: &F) -> Result<T, Fault>
+    where
+        F: AsyncFn(Client) -> Result<(Option<u64>, T), Error>,
+    {
+        let endpoint = &self.0.settings.endpoints[at];
+        let connected = timeout(within, self.client(at)).await;
+        let client = connected
+            .unwrap_or_else(|_| Err(fault::silent(endpoint, within)))
+            .inspect_err(|_| self.rotate(at, true))?;
+        let answered = timeout(within, async {
+            match call(client.clone()).await {
+                Err(error) if fault::token_is_stale(&error) && self.0.settings.user.is_some() => {
+                    client.refresh_token().await?;
+                    call(client).await
+                }
+                outcome => outcome,
+            }
+        });
+        match answered.await {
+            Ok(Ok((cluster, value))) => {
+                self.vouch(at, cluster)?;
+                Ok(value)
+            }
+            Ok(Err(error)) => {
+                let fault = fault::classify(endpoint, &error);
+                if matches!(fault, Fault::Unreachable { .. } | Fault::Config { .. }) {
+                    self.rotate(at, fault::connection_broke(&error));
+                }
+                Err(fault)
+            }
+            Err(_) => {
+                self.rotate(at, true);
+                Err(fault::silent(endpoint, within))
+            }
+        }
+    }
+
+    /// The endpoint's client, connected: eagerly, since a lazy channel hides why TLS failed.
+    async fn client(&self, at: usize) -> Result<Client, Fault> {
+        if let Some(client) = &self.pool().members[at].client {
+            return Ok(client.clone());
+        }
+        let settings = &self.0.settings;
+        let url = &settings.endpoints[at];
+        let channel = endpoint(url, settings.tls.as_ref())?
+            .connect()
+            .await
+            .map_err(|error| fault::of_transport(url, &error))?;
+        let mut options = ConnectOptions::new().with_require_leader(true);
+        if let Some((user, password)) = &settings.user {
+            options = options.with_user(user, password);
+        }
+        let client = Client::from_channel(Channel::Tonic(channel), Some(options))
+            .await
+            .map_err(|error| fault::classify(url, &error))?;
+        self.pool().members[at].client = Some(client.clone());
+        Ok(client)
+    }
+
+    /// Holds the answer's cluster id against ours. An answer without one (an error read as success) says nothing.
+    fn vouch(&self, at: usize, cluster: Option<u64>) -> Result<(), Fault> {
+        let Some(cluster) = cluster else { return Ok(()) };
+        let endpoint = &self.0.settings.endpoints[at];
+        let mut pool = self.pool();
+        let ours = *pool.cluster.get_or_insert(cluster);
+        let member = &mut pool.members[at];
+        if cluster == ours {
+            member.standing = Standing::Ours;
+            return Ok(());
+        }
+        if member.standing == Standing::Ours {
+            return Err(Fault::Replaced {
+                why: format!("{endpoint}: the cluster {ours:x} has been replaced by {cluster:x}"),
+            });
+        }
+        member.standing = Standing::Foreign;
+        pool.advance(at);
+        Err(Fault::Config {
+            why: format!(
+                "{endpoint}: it is a member of another cluster ({cluster:x}) than the other endpoints ({ours:x})"
+            ),
+        })
+    }
+
+    fn rotate(&self, at: usize, connection_broke: bool) {
+        let mut pool = self.pool();
+        if connection_broke {
+            pool.members[at].client = None;
+        }
+        pool.advance(at);
+    }
+
+    fn per_try(&self) -> Duration {
+        let Connection {
+            endpoints,
+            dial_timeout,
+            ..
+        } = &self.0.settings;
+        match u32::try_from(endpoints.len()) {
+            Ok(0 | 1) => *dial_timeout,
+            Ok(several) => (*dial_timeout / several).min(TRY_AT_MOST),
+            Err(_) => TRY_AT_MOST,
+        }
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.0.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    /// To the next endpoint that is not foreign, unless another call has already moved on from `at`.
+    fn advance(&mut self, at: usize) {
+        if self.current != at {
+            return;
+        }
+        let count = self.members.len();
+        self.current = (1..=count)
+            .map(|step| (at + step) % count)
+            .find(|&next| self.members[next].standing != Standing::Foreign)
+            .unwrap_or(at);
+    }
+}
+
+fn endpoint(url: &str, tls: Option<&Tls>) -> Result<Endpoint, Fault> {
+    let endpoint = Endpoint::from_shared(url.to_owned())
+        .map_err(|error| fault::of_transport(url, &error))?
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING_EACH)
+        .keep_alive_timeout(PING_ANSWER_WITHIN)
+        .keep_alive_while_idle(false);
+    if !url.starts_with("https://") {
+        return Ok(endpoint);
+    }
+    let mut options = TlsOptions::new();
+    options = match tls.and_then(|tls| tls.cacert.as_ref()) {
+        Some(pem) => options.ca_certificate(Certificate::from_pem(pem)),
+        None => options.with_native_roots(),
+    };
+    if let Some((cert, key)) = tls.and_then(|tls| tls.identity.as_ref()) {
+        options = options.identity(Identity::from_pem(cert, key));
+    }
+    endpoint
+        .tls_config(options)
+        .map_err(|error| match fault::of_transport(url, &error) {
+            Fault::Unreachable { why } => Fault::Config { why },
+            fault => fault,
+        })
+}
+
+async fn commit(mut client: Client, txn: etcd_client::Txn) -> Result<(Option<u64>, Answer), Error> {
+    let response = client.txn(txn).await?;
+    let header = response.header();
+    let reads = response.op_responses().into_iter().filter_map(|done| match done {
+        TxnOpResponse::Get(mut found) => Some(Found {
+            all: found.count(),
+            items: found.take_kvs().into_iter().map(item).collect(),
+        }),
+        TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
+    });
+    let answer = Answer {
+        succeeded: response.succeeded(),
+        cluster: header.map_or(0, ResponseHeader::cluster_id),
+        term: header.map_or(0, ResponseHeader::raft_term),
+        reads: reads.collect(),
+    };
+    Ok((cluster(header), answer))
+}
+
+/// Opens one stream with a watcher for each key and awaits that all are made, keeping what they tell meanwhile.
+async fn open_watch(
+    mut client: Client,
+    keys: Vec<String>,
+) -> Result<(Option<u64>, (WatchStream, Vec<WatchResponse>)), Error> {
+    let ended = || Error::WatchError("the watch ended as it began".to_owned());
+    let wanted = keys.len();
+    let mut keys = keys.into_iter();
+    let mut stream = client.watch(keys.next().ok_or_else(ended)?, None).await?;
+    for key in keys {
+        stream.watch(key, None).await?;
+    }
+    let mut id = None;
+    let mut created = 0;
+    let mut early = Vec::new();
+    while created < wanted {
+        let response = stream.message().await?.ok_or_else(ended)?;
+        id = cluster(response.header());
+        if response.canceled() {
+            // Made and cancelled at once: etcd's way of refusing, a stale token included.
+            return Err(Error::GRpcStatus(fault::cancelled(response.cancel_reason())));
+        }
+        created += usize::from(response.created());
+        early.push(response);
+    }
+    Ok((id, (stream, early)))
+}
+
+fn etcd_txn(txn: Txn) -> etcd_client::Txn {
+    let when: Vec<Compare> = txn
+        .when
+        .into_iter()
+        .map(|test| match test {
+            If::Created { key, at } => Compare::create_revision(key, CompareOp::Equal, at),
+            If::Empty { prefix } => Compare::create_revision(prefix, CompareOp::Equal, 0).with_prefix(),
+        })
+        .collect();
+    let ops = |ops: Vec<Op>| ops.into_iter().map(etcd_op).collect::<Vec<_>>();
+    etcd_client::Txn::new()
+        .when(when)
+        .and_then(ops(txn.then))
+        .or_else(ops(txn.otherwise))
+}
+
+fn etcd_op(op: Op) -> TxnOp {
+    match op {
+        Op::Put { key, value, lease } => TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease))),
+        Op::Delete { key } => TxnOp::delete(key, None),
+        Op::DeleteUpTo { first, last } => {
+            let end = format!("{last}\0");
+            TxnOp::delete(first, Some(DeleteOptions::new().with_range(end)))
+        }
+        Op::Read(Read {
+            what,
+            created_before,
+            keys_only,
+        }) => {
+            let mut options = GetOptions::new();
+            if let Some(revision) = created_before {
+                options = options.with_max_create_revision(revision - 1);
+            }
+            if keys_only {
+                options = options.with_keys_only();
+            }
+            match what {
+                What::Key(key) => TxnOp::get(key, Some(options)),
+                What::First { prefix, order, limit } => {
+                    let (target, order) = match order {
+                        Order::Oldest => (SortTarget::Create, SortOrder::Ascend),
+                        Order::Youngest => (SortTarget::Create, SortOrder::Descend),
+                        Order::LastKey => (SortTarget::Key, SortOrder::Descend),
+                    };
+                    let options = options.with_prefix().with_sort(target, order).with_limit(limit.into());
+                    TxnOp::get(prefix, Some(options))
+                }
+            }
+        }
+    }
+}
+
+fn item(item: etcd_client::KeyValue) -> Item {
+    let (created, lease) = (item.create_revision(), item.lease());
+    let (key, value) = item.into_key_value();
+    Item {
+        key: String::from_utf8_lossy(&key).into_owned(),
+        value,
+        created,
+        lease,
+    }
+}
+
+fn cluster(header: Option<&ResponseHeader>) -> Option<u64> {
+    header.map(ResponseHeader::cluster_id)
+}
+
+fn seconds_granted(ttl: i64) -> Option<Duration> {
+    u64::try_from(ttl).ok().filter(|&ttl| ttl > 0).map(Duration::from_secs)
+}
+
+/// A refusal in the settings tells more than a silence does; among equals both are told.
+fn worse(before: Option<Fault>, now: Fault) -> Fault {
+    match (before, now) {
+        (None, now) => now,
+        (Some(Fault::Unreachable { why: before }), Fault::Unreachable { why: now }) => Fault::Unreachable {
+            why: format!("{before}; {now}"),
+        },
+        (Some(Fault::Unreachable { .. }), now) => now,
+        (Some(before), _) => before,
+    }
+}
+
+fn closed() -> Fault {
+    Fault::Internal {
+        why: "nobody listens to the watch any more".to_owned(),
+    }
+}

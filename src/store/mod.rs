@@ -1,3 +1,182 @@
-//! What the lock needs from a store: the etcd client is the first.
+//! What the lock needs from a store: guarded transactions, leases and watches over ordered keys, and one
+//! classified reason where a call did not succeed. Data only; must not know what the keys mean. The etcd
+//! client is the first store.
 
 pub mod etcd;
+mod fault;
+
+use crate::outcome::{Failure, FailureKind};
+use std::fmt;
+use std::time::Duration;
+
+use crate::moment::Moment;
+
+/// Why a call did not succeed. Each `why` is one line that names the endpoint and the cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nobody answered in time, or nobody could: what was asked may or may not have been done. Try again.
+    Unreachable {
+        why: String,
+    },
+    /// The server refuses the user, the password, the certificate or the right.
+    Denied {
+        why: String,
+    },
+    /// Trying again cannot help before somebody changes a setting.
+    Config {
+        why: String,
+    },
+    /// The server takes no more writes.
+    NoSpace {
+        why: String,
+    },
+    /// What was to be bound to the lease was not: the server does not know it (any more).
+    LeaseGone,
+    /// An endpoint that served our cluster now serves another, a restored one for example: what we held
+    /// there is gone.
+    Replaced {
+        why: String,
+    },
+    Internal {
+        why: String,
+    },
+}
+
+impl Fault {
+    /// The failure of a call of meshlock that ends by this.
+    pub fn failure(&self) -> Failure {
+        let kind = match self {
+            Self::Unreachable { .. } | Self::NoSpace { .. } | Self::LeaseGone => FailureKind::Unavailable,
+            Self::Denied { .. } => FailureKind::Denied,
+            Self::Config { .. } | Self::Replaced { .. } => FailureKind::Config,
+            Self::Internal { .. } => FailureKind::Internal,
+        };
+        Failure::new(kind, self.to_string())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable { why }
+            | Self::Denied { why }
+            | Self::Config { why }
+            | Self::NoSpace { why }
+            | Self::Replaced { why }
+            | Self::Internal { why } => f.write_str(why),
+            Self::LeaseGone => f.write_str("etcd does not know our lease any more"),
+        }
+    }
+}
+
+/// If all of `when` hold, then `then`, else `otherwise`: at one revision, or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct Txn {
+    pub when: Vec<If>,
+    pub then: Vec<Op>,
+    pub otherwise: Vec<Op>,
+}
+
+#[derive(Clone, Debug)]
+pub enum If {
+    /// The key was created at this revision; 0 if it is not there.
+    Created { key: String, at: i64 },
+    /// No key has this prefix.
+    Empty { prefix: String },
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Bound to the lease, unless that is 0.
+    Put {
+        key: String,
+        value: Vec<u8>,
+        lease: i64,
+    },
+    Read(Read),
+    Delete {
+        key: String,
+    },
+    /// All keys from the first up to and with the last.
+    DeleteUpTo {
+        first: String,
+        last: String,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct Read {
+    pub what: What,
+    /// Only what was created before this revision.
+    pub created_before: Option<i64>,
+    pub keys_only: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Key(String),
+    /// The first so many, in this order, of the keys with the prefix.
+    First {
+        prefix: String,
+        order: Order,
+        limit: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    Oldest,
+    Youngest,
+    LastKey,
+}
+
+/// The answer to a [`Txn`].
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Whether `then` was done.
+    pub succeeded: bool,
+    pub cluster: u64,
+    /// The raft term in which the answering member knew itself.
+    pub term: u64,
+    /// One for each [`Op::Read`] that was done, in order.
+    pub reads: Vec<Found>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    pub items: Vec<Item>,
+    /// How many keys the prefix has, whatever the limit and `created_before`.
+    pub all: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// A key that is not UTF-8 is not ours; shown with replacement characters.
+    pub key: String,
+    pub value: Vec<u8>,
+    pub created: i64,
+    pub lease: i64,
+}
+
+/// The answer to a keep-alive.
+#[derive(Clone, Copy, Debug)]
+pub struct Alive {
+    pub sent: Moment,
+    /// `None`: the answering member knows no such lease, which a stalled old leader says of living ones too.
+    pub ttl: Option<Duration>,
+    pub term: u64,
+}
+
+/// What a watch tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// All watched keys are watched from now on: what happened before must be read.
+    Ready,
+    Deleted {
+        key: String,
+    },
+    Put {
+        key: String,
+        value: Vec<u8>,
+    },
+}

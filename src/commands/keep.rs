@@ -1,0 +1,397 @@
+//! The keeper's loop: names what etcd and the guardian did for [`crate::lock::keeper`] and carries out what
+//! it decides. Runs in the forked keeper and never returns. Decides nothing, prints nothing.
+
+use crate::link::{Ended, FromGuardian, FromKeeper};
+use crate::lock::keeper::{self, Action, Answer, Event, Policy, Request, State};
+use crate::lock::queue::{Change, Queue};
+use crate::lock::record::{Ask, Holder, Run};
+use crate::moment::Moment;
+use crate::outcome::{Failure, FailureKind};
+use crate::rules::{Asked, Rules};
+use crate::store::Fault;
+use crate::supervise::alarm::Alarm;
+use crate::supervise::last_duty::Quarry;
+use crate::supervise::link::{Incoming, Link, Shared};
+use crate::supervise::sys;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::time::{Duration, SystemTime};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{AbortHandle, LocalSet, spawn_blocking, spawn_local};
+
+/// What the keeper is given over the fork.
+pub struct Task {
+    pub guardian: Pid,
+    pub link: Link,
+    pub shared: Shared,
+    pub policy: Policy,
+    pub asked: Asked,
+    pub rules: Rules,
+    pub holder: Holder,
+    /// Makes the queue's client, which needs the runtime.
+    pub queue: Box<dyn FnOnce() -> Queue>,
+}
+
+/// Keeps the lock until there is nothing more to keep; then ends the process.
+pub fn keep(task: Task) -> ! {
+    // The guardian hears of any failure here by the link's end.
+    if prepare(&task).is_ok()
+        && let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
+    {
+        // One thread: the tasks share it, so nothing need be Send.
+        LocalSet::new().block_on(&runtime, async {
+            if let Ok(mut running) = Loop::new(task) {
+                running.run().await;
+            }
+        });
+    }
+    sys::exit_now(0)
+}
+
+/// Lets go of everything that belongs to the caller, and cannot be hit by what is meant for the guardian.
+fn prepare(task: &Task) -> Result<(), nix::errno::Errno> {
+    nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+    sys::ignore_all();
+    nix::sys::signal::SigSet::empty().thread_set_mask()?;
+    // Another name than the guardian's: killall and pkill are to hit that one alone.
+    sys::set_name(c"mlkeeper");
+    nix::unistd::chdir("/")?;
+    sys::keep_only(task.link.as_fd())
+}
+
+/// What the tasks report back.
+enum Report {
+    /// With the number of its request: only the latest counts.
+    Request(u64, Result<Answer, Fault>),
+    Event(Event),
+}
+
+/// How long the revocation may take once nobody waits for it.
+const REVOKE_WITHIN: Duration = Duration::from_secs(3);
+/// How long one round of the last duty tries before it says that something will not die.
+const DUTY_PATIENCE: Duration = Duration::from_secs(1);
+
+struct Loop {
+    task: TaskRest,
+    queue: Queue,
+    state: State,
+    link: AsyncFd<Link>,
+    link_open: bool,
+    alarm: AsyncFd<Alarm>,
+    reports: UnboundedSender<Report>,
+    incoming: UnboundedReceiver<Report>,
+    request: u64,
+    request_task: Option<AbortHandle>,
+    changes: Option<UnboundedReceiver<Change>>,
+    watch_task: Option<AbortHandle>,
+    predecessor: Option<String>,
+    lease: i64,
+    quarry: Quarry,
+    claimed_at: Option<SystemTime>,
+}
+
+/// What remains of [`Task`] once link and queue are taken out.
+struct TaskRest {
+    guardian: Pid,
+    shared: Shared,
+    policy: Policy,
+    asked: Asked,
+    holder: Holder,
+}
+
+impl Loop {
+    fn new(task: Task) -> std::io::Result<Self> {
+        let (reports, incoming) = unbounded_channel();
+        Ok(Self {
+            queue: (task.queue)(),
+            state: State::new(task.rules),
+            link: sys::readable(task.link)?,
+            link_open: true,
+            alarm: sys::readable(Alarm::new()?)?,
+            reports,
+            incoming,
+            request: 0,
+            request_task: None,
+            changes: None,
+            watch_task: None,
+            predecessor: None,
+            lease: 0,
+            quarry: Quarry {
+                guardian: task.guardian.as_raw(),
+                leader: None,
+                noted: BTreeSet::new(),
+                mark: String::new(),
+            },
+            claimed_at: None,
+            task: TaskRest {
+                guardian: task.guardian,
+                shared: task.shared,
+                policy: task.policy,
+                asked: task.asked,
+                holder: task.holder,
+            },
+        })
+    }
+
+    async fn run(&mut self) {
+        let actions = keeper::begin(&self.task.policy, &mut self.state);
+        self.carry_out(actions);
+        while !self.state.is_over() {
+            self.alarm.get_mut().set(self.state.wake_at(&self.task.policy));
+            if let Some(event) = self.next().await {
+                self.step(event);
+            }
+        }
+        self.end().await;
+    }
+
+    fn step(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let actions = keeper::step(&self.task.policy, &mut self.state, Moment::now(), event);
+            events.extend(self.carry_out(actions));
+        }
+    }
+
+    /// The next thing that happens; `None` where it turns out to mean nothing.
+    async fn next(&mut self) -> Option<Event> {
+        let changed = async {
+            match &mut self.changes {
+                Some(changes) => changes.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // The guardian's words first: they can only make us more careful.
+            biased;
+            ready = self.link.readable(), if self.link_open => {
+                let mut ready = ready.ok()?;
+                match ready.get_inner().receive::<FromGuardian>() {
+                    Incoming::Message(words) => Some(self.heard(words)),
+                    Incoming::Nothing => {
+                        ready.clear_ready();
+                        None
+                    }
+                    Incoming::Closed => {
+                        self.link_open = false;
+                        Some(Event::GuardianGone(self.orphaned_run()))
+                    }
+                }
+            }
+            report = self.incoming.recv() => match report? {
+                Report::Request(number, _) if number != self.request => None,
+                Report::Request(_, Ok(answer)) => Some(Event::Answer(answer)),
+                Report::Request(_, Err(fault)) => Some(Event::Fault(fault)),
+                Report::Event(event) => Some(event),
+            },
+            change = changed => match change {
+                Some(change) => self.changed(change),
+                None => {
+                    self.changes = None;
+                    Some(Event::WatchBroken)
+                }
+            },
+            ready = self.alarm.readable_mut() => {
+                let mut ready = ready.ok()?;
+                ready.get_inner_mut().take();
+                ready.clear_ready();
+                Some(Event::Tick)
+            }
+        }
+    }
+
+    fn heard(&mut self, words: FromGuardian) -> Event {
+        match &words {
+            FromGuardian::Claimed => self.claimed_at = Some(SystemTime::now()),
+            FromGuardian::Started { group } => self.quarry.set_group(*group),
+            FromGuardian::CommandEnded
+            | FromGuardian::Requeue
+            | FromGuardian::Release { .. }
+            | FromGuardian::LossSeen => {}
+        }
+        Event::Guardian(words)
+    }
+
+    fn changed(&self, change: Change) -> Option<Event> {
+        let place = self.queue.place();
+        match change {
+            Change::Ready => Some(Event::WatchReady),
+            Change::Deleted { key } if key == place.entry(self.lease) => Some(Event::EntryDeleted),
+            Change::Deleted { key } if Some(&key) == self.predecessor.as_ref() => Some(Event::QueueChanged),
+            Change::Deleted { key } | Change::Put { key, .. } if key == place.freeze() => Some(Event::QueueChanged),
+            Change::Put { key, value } if key == place.ask(self.lease) => {
+                serde_json::from_slice::<Ask>(&value).ok().map(Event::Asked)
+            }
+            Change::Deleted { .. } | Change::Put { .. } => None,
+        }
+    }
+
+    /// What can be recorded of a run whose guardian was killed.
+    fn orphaned_run(&self) -> Ended {
+        let stamp = |time| humantime::format_rfc3339_seconds(time).to_string();
+        let now = SystemTime::now();
+        Ended {
+            result: "signal".into(),
+            status: Some(128 + 9),
+            acquired: stamp(self.claimed_at.unwrap_or(now)),
+            ended: stamp(now),
+        }
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>) -> Vec<Event> {
+        let mut events = Vec::new();
+        for action in actions {
+            match action {
+                Action::Send(request) => self.send(request),
+                Action::Renew => self.renew(),
+                Action::Watch { predecessor, freeze } => self.watch(predecessor, freeze),
+                Action::Deadline(deadline) => self.task.shared.set_deadline(deadline),
+                Action::Offer(hold) => {
+                    self.task.shared.offer(hold.token);
+                    self.tell(&FromKeeper::Held(hold));
+                }
+                Action::Withdraw { token } => events.push(Event::Withdrawn(self.task.shared.withdraw(token))),
+                Action::Tell(words) => self.tell(&words),
+                Action::Wake => {
+                    // Only as long as the number is still our parent's.
+                    if Pid::parent() == self.task.guardian {
+                        kill(self.task.guardian, Signal::SIGCONT).ok();
+                    }
+                }
+                Action::Note => self.quarry.note(),
+                Action::LastDuty => self.last_duty(),
+                Action::End => {}
+            }
+        }
+        events
+    }
+
+    fn tell(&self, words: &FromKeeper) {
+        self.link.get_ref().send(words);
+    }
+
+    fn send(&mut self, request: Request) {
+        if request == Request::Grant {
+            self.fresh_lease();
+        }
+        if let Some(task) = self.request_task.take() {
+            task.abort();
+        }
+        self.request += 1;
+        let number = self.request;
+        let call = Call {
+            queue: self.queue.clone(),
+            lease: self.lease,
+            token: self.state.token(),
+            ttl: self.state.rules().ttl,
+            asked: self.task.asked,
+            holder: self.task.holder.clone(),
+        };
+        let reports = self.reports.clone();
+        let task = spawn_local(async move {
+            let result = call.carry_out(request).await;
+            reports.send(Report::Request(number, result)).ok();
+        });
+        self.request_task = Some(task.abort_handle());
+    }
+
+    /// A random id of 63 bits, ours before etcd has answered, so that a grant can be sent again safely.
+    /// Drawn only once per place in the queue: a repeated grant repeats its id.
+    fn fresh_lease(&mut self) {
+        if self.lease != 0 && !self.state.wants_fresh_lease() {
+            return;
+        }
+        if self.lease != 0 {
+            let (queue, old) = (self.queue.clone(), self.lease);
+            spawn_local(async move { queue.revoke(old).await });
+        }
+        let mut bytes = [0; 8];
+        // The kernel's generator does not fail once the machine is up; zero would leave the choice to etcd.
+        getrandom::fill(&mut bytes).ok();
+        self.lease = (i64::from_ne_bytes(bytes) & i64::MAX).max(1);
+        self.state.set_lease(self.lease, self.queue.place().entry(self.lease));
+        self.quarry.mark = format!("{:x}", self.lease);
+    }
+
+    fn renew(&mut self) {
+        let (queue, lease, rules) = (self.queue.clone(), self.lease, *self.state.rules());
+        let Some(token) = self.state.token() else { return };
+        let reports = self.reports.clone();
+        spawn_local(async move {
+            let sent = Moment::now();
+            let result = queue.renew(lease, token, &rules).await;
+            reports.send(Report::Event(Event::Renewal { sent, result })).ok();
+        });
+    }
+
+    fn watch(&mut self, predecessor: Option<String>, freeze: bool) {
+        if let Some(task) = self.watch_task.take() {
+            task.abort();
+        }
+        let place = self.queue.place();
+        let mut keys = vec![place.entry(self.lease), place.ask(self.lease)];
+        keys.extend(freeze.then(|| place.freeze()));
+        keys.extend(predecessor.clone());
+        self.predecessor = predecessor;
+        let (sender, receiver) = unbounded_channel();
+        let queue = self.queue.clone();
+        self.watch_task = Some(spawn_local(async move { drop(queue.watch(keys, sender).await) }).abort_handle());
+        self.changes = Some(receiver);
+    }
+
+    fn last_duty(&mut self) {
+        self.quarry.note();
+        let (quarry, reports) = (self.quarry.clone(), self.reports.clone());
+        spawn_blocking(move || {
+            let dead = quarry.kill_all(DUTY_PATIENCE);
+            reports.send(Report::Event(Event::DutyDone(dead))).ok();
+        });
+    }
+
+    /// The lease goes last, and nobody waits for it.
+    async fn end(&mut self) {
+        if let Some(task) = self.request_task.take() {
+            task.abort();
+        }
+        if self.lease != 0 {
+            tokio::time::timeout(REVOKE_WITHIN, self.queue.revoke(self.lease)).await.ok();
+        }
+    }
+}
+
+/// One request with all it needs, free to run as a task of its own.
+struct Call {
+    queue: Queue,
+    lease: i64,
+    token: Option<i64>,
+    ttl: Duration,
+    asked: Asked,
+    holder: Holder,
+}
+
+impl Call {
+    async fn carry_out(self, request: Request) -> Result<Answer, Fault> {
+        let Self { queue, lease, token, ttl, asked, holder } = self;
+        let token_or_none = token.unwrap_or(0);
+        match request {
+            Request::Look => queue.look().await.map(Answer::View),
+            Request::Grant => queue.grant(lease, asked.ttl).await.map(|granted| {
+                let rules = Rules::new(granted.ttl, &asked)
+                    .map_err(|refusal| Failure::new(FailureKind::Config, format!("etcd granted another TTL than was asked for: {refusal}")));
+                Answer::Granted(granted, rules)
+            }),
+            Request::Enqueue => queue.enqueue(lease, ttl).await.map(Answer::View),
+            Request::Seize => queue.seize(lease, ttl).await.map(Answer::View),
+            Request::Read => queue.read(lease, token_or_none).await.map(Answer::View),
+            Request::Clear(stale) => queue.clear(lease, token_or_none, &stale).await.map(Answer::View),
+            Request::Leave { run, oldest_kept } => {
+                let run = run.map(|ended| Run { holder, token: token_or_none, ended });
+                queue.leave(lease, token, run.as_ref(), oldest_kept.as_deref()).await.map(|()| Answer::Gone)
+            }
+            Request::Abandon => queue.leave(lease, token, None, None).await.map(|()| Answer::Gone),
+        }
+    }
+}

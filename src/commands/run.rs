@@ -1,0 +1,234 @@
+//! `meshlock run`: settings → keeper and guardian → outcome. A plain sequence; decides nothing.
+
+use super::keep;
+use crate::link::Hold;
+use crate::lock::keeper;
+use crate::lock::queue::Queue;
+use crate::moment::Moment;
+use crate::outcome::{Failure, FailureKind, Outcome};
+use crate::report::{self, Reporter};
+use crate::rules::Rules;
+use crate::settings::{Connection, Run};
+use crate::store::etcd::Etcd;
+use crate::supervise::guard::{self, Level, Ran};
+use crate::supervise::guardian;
+use crate::supervise::last_duty::MARK;
+use crate::supervise::link::{Link, Shared};
+use crate::supervise::signals::Signals;
+use crate::supervise::sys::{self, Exec};
+use crate::supervise::tree;
+use nix::errno::Errno;
+use nix::unistd::Pid;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::SystemTime;
+
+/// Runs the command under the lock and says how it ended.
+pub fn run(settings: Run) -> Outcome {
+    let reporter = Reporter::new(settings.verbosity);
+    let conflict_status = settings.conflict_status;
+    let target = settings.report.clone();
+    let (name, holder) = (settings.place.name.clone(), settings.holder.clone());
+    let ran = match start(settings, &reporter) {
+        Ok(ran) => ran,
+        Err(error) => {
+            let why = format!("cannot set up meshlock's two processes: {}", error.desc());
+            Ran {
+                outcome: Outcome::Failed(Failure::new(FailureKind::Internal, why)),
+                hold: None,
+                problem: None,
+                acquired: None,
+                ended: SystemTime::now(),
+            }
+        }
+    };
+    let stamp = |time| humantime::format_rfc3339_seconds(time).to_string();
+    let (acquired, ended) = (ran.acquired.map(stamp), stamp(ran.ended));
+    reporter.outcome(&ran.outcome);
+    if let Some(target) = target {
+        let record = report::Report::new(&report::Run {
+            name: &name,
+            holder: &holder,
+            outcome: &ran.outcome,
+            conflict_status,
+            hold: ran.hold.as_ref(),
+            unreleased: ran.problem.as_deref(),
+            acquired: acquired.as_deref(),
+            ended: &ended,
+        });
+        if let Err(error) = target.write(&record) {
+            reporter.notice(&format!("cannot write the report: {error}"));
+        }
+    }
+    ran.outcome
+}
+
+/// From one process to two, and the guardian's work to its end. The keeper does not come back from here.
+fn start(settings: Run, reporter: &Reporter) -> Result<Ran, Errno> {
+    let rules = match Rules::as_asked(&settings.asked) {
+        Ok(rules) => rules,
+        // Settings have been checked.
+        Err(_) => return Err(Errno::EINVAL),
+    };
+    let began = Moment::now();
+    let (signals, inherited) = Signals::take()?;
+    let me = Pid::this();
+    let strangers = tree::children(me.as_raw()).into_iter().collect();
+    let shared = Shared::new()?;
+    let (link, keepers_link) = Link::pair()?;
+    // Before any thread exists; the keeper starts its runtime on its own side.
+    let Some(keeper) = sys::fork()? else {
+        drop(link);
+        keep(settings, rules, began, me, keepers_link, shared);
+    };
+    drop(keepers_link);
+    sys::catch_continue(keeper);
+    nix::sys::prctl::set_child_subreaper(true)?;
+    let terminal = has_terminal();
+    let ran = guard::guard(guard::Task {
+        keeper,
+        link,
+        shared,
+        signals,
+        inherited,
+        policy: guardian::Policy {
+            name: settings.place.name.clone(),
+            command: settings.command[0].to_string_lossy().into_owned(),
+            max_runtime: settings.asked.max_runtime,
+            stop_signal: settings.stop_signal,
+            stragglers: settings.stragglers,
+            terminal,
+        },
+        asked: settings.asked,
+        rules,
+        strangers,
+        exec: &|hold| exec(&settings, hold, !terminal),
+        say: &|level, line| match level {
+            Level::Verbose => reporter.verbose(line),
+            Level::Progress => reporter.progress(line),
+            Level::Notice => reporter.notice(line),
+        },
+        verbose: settings.verbosity == crate::settings::Verbosity::Verbose,
+    });
+    Ok(ran)
+}
+
+fn keep(settings: Run, rules: Rules, began: Moment, guardian: Pid, link: Link, shared: Shared) -> ! {
+    let Run { connection, place, wait, asked, keep, holder, outer_leases, .. } = settings;
+    let policy = keeper::Policy {
+        name: place.name.clone(),
+        began,
+        wait,
+        dial_timeout: connection.dial_timeout,
+        outer_leases,
+        jitter: jitter(),
+    };
+    let queues_holder = holder.clone();
+    keep::keep(keep::Task {
+        guardian,
+        link,
+        shared,
+        policy,
+        asked,
+        rules,
+        holder,
+        queue: Box::new(move || Queue::new(Etcd::new(&connection), place, queues_holder, keep)),
+    })
+}
+
+/// Spreads the renewals of a fleet whose jobs all start on the minute.
+fn jitter() -> f64 {
+    let mut byte = [0];
+    getrandom::fill(&mut byte).ok();
+    f64::from(byte[0]) / 255.0
+}
+
+/// Whether we have a controlling terminal, in whose job control the command must then take part.
+fn has_terminal() -> bool {
+    use nix::fcntl::{OFlag, open};
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    open(c"/dev/tty", flags, nix::sys::stat::Mode::empty()).is_ok()
+}
+
+/// The command with the hold in its environment.
+fn exec(settings: &Run, hold: &Hold, own_group: bool) -> Exec {
+    let held = held(settings, hold);
+    let mut environment: Vec<(OsString, OsString)> = settings.environment.clone();
+    environment.retain(|(name, _)| held.iter().all(|(held, _)| name != held));
+    environment.extend(held.into_iter().map(|(name, value)| (name.into(), value)));
+    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+    let program = &settings.command[0];
+    Exec {
+        candidates: candidates(program, path),
+        arguments: settings.command.iter().filter_map(|argument| c_string(argument.clone())).collect(),
+        environment: environment
+            .iter()
+            .filter_map(|(name, value)| {
+                let mut variable = name.clone();
+                variable.push("=");
+                variable.push(value);
+                c_string(variable)
+            })
+            .collect(),
+        own_group,
+    }
+}
+
+/// What the command learns of its hold. The innermost lock wins, but a process belongs to every hold
+/// around it: the leases are a list.
+fn held(settings: &Run, hold: &Hold) -> [(&'static str, OsString); 9] {
+    let leases: Vec<String> =
+        settings.outer_leases.iter().chain([&hold.lease]).map(|lease| format!("{lease:x}")).collect();
+    let Connection { endpoints, .. } = &settings.connection;
+    [
+        ("MESHLOCK_HELD_NAME", settings.place.name.clone().into()),
+        ("MESHLOCK_HELD_TOKEN", hold.token.to_string().into()),
+        ("MESHLOCK_HELD_KEY", hold.key.clone().into()),
+        (MARK, leases.join(":").into()),
+        ("MESHLOCK_HELD_CLUSTER", format!("{:x}", hold.cluster).into()),
+        ("MESHLOCK_HELD_ENDPOINTS", endpoints.join(",").into()),
+        ("MESHLOCK_HELD_PREFIX", settings.prefix.clone().into()),
+        ("ETCD_LOCK_KEY", hold.key.clone().into()),
+        ("ETCD_LOCK_REV", hold.token.to_string().into()),
+    ]
+}
+
+/// The files that execvp(3) would try.
+fn candidates(program: &OsStr, path: Option<&OsStr>) -> Vec<CString> {
+    if program.as_bytes().contains(&b'/') || program.is_empty() {
+        return c_string(program.to_owned()).into_iter().collect();
+    }
+    let path = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
+    path.as_bytes()
+        .split(|byte| *byte == b':')
+        .filter_map(|directory| {
+            let mut file = directory.to_owned();
+            if !file.is_empty() {
+                file.push(b'/');
+            }
+            file.extend_from_slice(program.as_bytes());
+            CString::new(file).ok()
+        })
+        .collect()
+}
+
+/// `None` for what holds a NUL, which no argument and no variable can.
+fn c_string(string: OsString) -> Option<CString> {
+    CString::new(string.into_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_with_a_slash_is_not_searched_for() {
+        assert_eq!(candidates(OsStr::new("./a"), Some(OsStr::new("/x"))), [c"./a".to_owned()]);
+    }
+
+    #[test]
+    fn an_empty_entry_of_path_is_the_working_directory() {
+        let found = candidates(OsStr::new("a"), Some(OsStr::new("/x::/y")));
+        assert_eq!(found, [c"/x/a".to_owned(), c"a".to_owned(), c"/y/a".to_owned()]);
+    }
+}

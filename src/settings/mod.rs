@@ -1,0 +1,326 @@
+//! Everything the user decided, resolved and validated: flags before `MESHLOCK_*` before `ETCDCTL_*`
+//! before defaults. The only reader of the environment; nothing past it sees clap.
+
+mod connection;
+mod duration;
+mod source;
+
+pub use self::connection::{Connection, Tls};
+pub use self::source::Environment;
+pub use crate::report::Verbosity;
+
+use self::source::{Found, Layer, Sources};
+use crate::cli;
+use crate::lock::keys::{BadName, Place};
+use crate::lock::record::{FORMAT, Holder, Purpose};
+use crate::outcome::{CONTENDED, Failure, FailureKind};
+use crate::report::Target;
+use crate::rules::{Asked, Rules};
+use clap::ValueEnum;
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::unistd::{User, gethostname, getuid};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// What `meshlock run` needs to know.
+#[derive(Clone)]
+pub struct Run {
+    pub connection: Connection,
+    pub place: Place,
+    /// The key prefix of everything, with its closing slash.
+    pub prefix: String,
+    /// How long to wait for the lock, counted from the start; `None` waits without limit, zero is `--no-wait`.
+    pub wait: Option<Duration>,
+    pub asked: Asked,
+    pub stop_signal: Signal,
+    pub stragglers: Stragglers,
+    /// The exit status for contention.
+    pub conflict_status: u8,
+    /// Where the outcome is written as JSON.
+    pub report: Option<Target>,
+    /// How many run records are kept in etcd.
+    pub keep: u32,
+    /// Who we are, for the queue entry; its times and token are filled in later.
+    pub holder: Holder,
+    /// Never empty.
+    pub command: Vec<OsString>,
+    /// The command's environment, our secrets taken out; the hold's variables are added at its start.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Leases that this process tree already holds, outermost first: waiting for one would wait for ourselves.
+    pub outer_leases: Vec<i64>,
+    pub verbosity: Verbosity,
+}
+
+/// What becomes of processes that the command leaves running when it ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stragglers {
+    /// Leave them alone; the lock goes when the command itself ends.
+    Leave,
+    /// Keep the lock until the last of them has ended.
+    Wait,
+    /// Kill them, then release.
+    Kill,
+}
+
+const DEFAULT_PREFIX: &str = "meshlock/";
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+const DEFAULT_RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+const DEFAULT_KEEP: u32 = 20;
+
+/// More run records than this would weigh on every release.
+const KEEP_LIMIT: u32 = 1000;
+
+/// The longest `--owner` and `--reason`, in bytes: every waiter reads the holder's record.
+const TEXT_LIMIT: usize = 1024;
+
+/// The settings of `meshlock run`.
+///
+/// # Errors
+/// With the usage kind for what was typed, with the config kind for variables, and for files wherever their names
+/// come from.
+pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
+    let sources = Sources(environment);
+    let records = &typed.records;
+    let keep = |text: &str| whole_number(text, KEEP_LIMIT);
+    let status = |text: &str| whole_number(text, u32::from(u8::MAX));
+    let conflict_status = read(
+        &sources,
+        "conflict-exit-code",
+        typed.waiting.conflict_exit_code.as_deref(),
+        status,
+    )?;
+    let (place, prefix) = place(&typed, &sources)?;
+    let asked = asked(&typed.holding, &sources)?;
+    let connection = connection::resolve(&typed.connection, &sources)?;
+    let purpose = Purpose {
+        owner: read(&sources, "owner", records.owner.as_deref(), short_text)?,
+        reason: read(&sources, "reason", records.reason.as_deref(), short_text)?,
+        ..Purpose::default()
+    };
+    Ok(Run {
+        connection,
+        place,
+        prefix,
+        wait: wait(&typed.waiting, &sources)?,
+        asked,
+        stop_signal: read(&sources, "stop-signal", typed.holding.stop_signal.as_deref(), signal)?
+            .unwrap_or(Signal::SIGTERM),
+        stragglers: stragglers(&typed.holding, &sources)?,
+        conflict_status: conflict_status.map_or(CONTENDED, |status| u8::try_from(status).unwrap_or(CONTENDED)),
+        keep: read(&sources, "keep", records.keep.as_deref(), keep)?.unwrap_or(DEFAULT_KEEP),
+        holder: holder(&typed.command, purpose),
+        environment: for_the_command(environment),
+        outer_leases: outer_leases(environment),
+        verbosity: verbosity(&typed.output, &sources)?,
+        // Last, since a FIFO's reader is told by it that we are there.
+        report: report(records.report.as_deref(), &sources)?,
+        command: typed.command,
+    })
+}
+
+fn read<T>(
+    sources: &Sources,
+    flag: &str,
+    typed: Option<&OsStr>,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, Failure> {
+    sources.find(flag, typed).map(|found| found.read(parse)).transpose()
+}
+
+fn place(typed: &cli::Run, sources: &Sources) -> Result<(Place, String), Failure> {
+    let prefix = read(sources, "prefix", typed.place.prefix.as_deref(), key_prefix)?;
+    let prefix = prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
+    let name = typed.name.to_str().ok_or(BadName::NotUtf8);
+    let place = name.and_then(|name| Place::new(&prefix, name)).map_err(|why| {
+        let why = format!("\"{}\" cannot be a lock's name: {why}", typed.name.display());
+        Failure::new(FailureKind::Usage, why)
+    })?;
+    let shared = read(sources, "lock-key", typed.place.lock_key.as_deref(), |key| {
+        Place::verbatim(&prefix, &place.name, key).map_err(|why| format!("cannot be a lock's key: {why}"))
+    })?;
+    Ok((shared.unwrap_or(place), prefix))
+}
+
+fn key_prefix(text: &str) -> Result<String, String> {
+    if text.is_empty() || text == "/" || text.chars().any(char::is_control) {
+        return Err(
+            "cannot be a key prefix: it must have a character, and none that is a control character".to_owned(),
+        );
+    }
+    Ok(format!("{}/", text.strip_suffix('/').unwrap_or(text)))
+}
+
+fn wait(typed: &cli::Waiting, sources: &Sources) -> Result<Option<Duration>, Failure> {
+    if typed.no_wait {
+        return Ok(Some(Duration::ZERO));
+    }
+    let found = sources.find("wait", typed.wait.as_deref());
+    let set = found.as_ref().filter(|found| found.source.layer != Layer::Flag);
+    if typed.wait.is_none() && switch(sources, "no-wait")? {
+        return match set {
+            Some(wait) => Err(wait.source.refuse("and MESHLOCK_NO_WAIT cannot both be set")),
+            None => Ok(Some(Duration::ZERO)),
+        };
+    }
+    found.map(|found| found.read(duration::parse)).transpose()
+}
+
+fn asked(typed: &cli::Holding, sources: &Sources) -> Result<Asked, Failure> {
+    let spans = [
+        ("ttl", typed.ttl.as_deref()),
+        ("grace", typed.grace.as_deref()),
+        ("lost-grace", typed.lost_grace.as_deref()),
+    ];
+    let [ttl, grace, lost_grace] = spans.map(|(flag, typed)| read(sources, flag, typed, duration::parse));
+    let max_runtime = typed.max_runtime.as_deref();
+    let release_timeout = typed.release_timeout.as_deref();
+    let asked = Asked {
+        ttl: ttl?.unwrap_or(DEFAULT_TTL),
+        grace: grace?,
+        lost_grace: lost_grace?.unwrap_or_default(),
+        max_runtime: read(sources, "max-runtime", max_runtime, positive_duration)?,
+        release_timeout: read(sources, "release-timeout", release_timeout, positive_duration)?
+            .unwrap_or(DEFAULT_RELEASE_TIMEOUT),
+    };
+    // A combination is to blame on the command line where any part of it was typed.
+    let was_typed = spans.iter().any(|(_, typed)| typed.is_some());
+    let kind = if was_typed {
+        FailureKind::Usage
+    } else {
+        FailureKind::Config
+    };
+    match Rules::as_asked(&asked) {
+        Ok(_) => Ok(asked),
+        Err(refusal) => Err(Failure::new(kind, refusal.to_string())),
+    }
+}
+
+fn stragglers(typed: &cli::Holding, sources: &Sources) -> Result<Stragglers, Failure> {
+    let by_name =
+        |name: &str| Stragglers::from_str(name, true).map_err(|_| "is not one of leave, wait, kill".to_owned());
+    let set = sources.variable("stragglers").filter(|_| typed.stragglers.is_none());
+    let set = set.map(|found| found.read(by_name)).transpose()?;
+    Ok(typed.stragglers.or(set).unwrap_or(Stragglers::Leave))
+}
+
+fn verbosity(typed: &cli::Output, sources: &Sources) -> Result<Verbosity, Failure> {
+    let (quiet, verbose) = if typed.quiet || typed.verbose {
+        (typed.quiet, typed.verbose)
+    } else {
+        (switch(sources, "quiet")?, switch(sources, "verbose")?)
+    };
+    match (quiet, verbose) {
+        (true, true) => Err(Failure::new(
+            FailureKind::Config,
+            "MESHLOCK_QUIET and MESHLOCK_VERBOSE cannot both be set",
+        )),
+        (true, false) => Ok(Verbosity::Quiet),
+        (false, true) => Ok(Verbosity::Verbose),
+        (false, false) => Ok(Verbosity::Normal),
+    }
+}
+
+/// A flag without a value, set by a variable.
+fn switch(sources: &Sources, flag: &str) -> Result<bool, Failure> {
+    let on = |text: &str| match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err("is neither true nor false".to_owned()),
+    };
+    Ok(read(sources, flag, None, on)?.unwrap_or(false))
+}
+
+fn report(typed: Option<&Path>, sources: &Sources) -> Result<Option<Target>, Failure> {
+    let Some(Found { source, value }) = sources.path("report", typed) else {
+        return Ok(None);
+    };
+    Target::open(&value).map(Some).map_err(|error| {
+        let why = format!("{source} \"{}\" cannot be written: {}", value.display(), reason(&error));
+        Failure::new(FailureKind::Config, why)
+    })
+}
+
+fn holder(command: &[OsString], purpose: Purpose) -> Holder {
+    let program = command.first().map(Path::new).and_then(Path::file_name);
+    let uid = getuid();
+    Holder {
+        format: FORMAT,
+        host: gethostname().map_or_else(|_| "unknown".to_owned(), |host| host.to_string_lossy().into_owned()),
+        // Where nobody by that number is known, as in many containers, the number.
+        user: User::from_uid(uid)
+            .ok()
+            .flatten()
+            .map_or_else(|| uid.to_string(), |user| user.name),
+        pid: std::process::id(),
+        program: program.unwrap_or_default().to_string_lossy().into_owned(),
+        started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        purpose,
+    }
+}
+
+/// All that we inherited, less what the command has no business with: our password, and our report, which a meshlock
+/// inside would overwrite.
+fn for_the_command(environment: &Environment) -> Vec<(OsString, OsString)> {
+    environment
+        .iter()
+        .filter(|(name, _)| *name != "MESHLOCK_PASSWORD" && *name != "MESHLOCK_REPORT")
+        .map(|(name, value)| match name {
+            user if user == "MESHLOCK_USER" => (name.into(), connection::without_password(value).into()),
+            _ => (name.into(), value.into()),
+        })
+        .collect()
+}
+
+/// What cannot be read was not written by us, and is no lease that we could wait for.
+fn outer_leases(environment: &Environment) -> Vec<i64> {
+    let list = environment.get("MESHLOCK_HELD_LEASES").and_then(OsStr::to_str);
+    list.unwrap_or_default()
+        .split(':')
+        .filter_map(|lease| i64::from_str_radix(lease, 16).ok())
+        .filter(|lease| *lease > 0)
+        .collect()
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration::parse(text)? {
+        Duration::ZERO => Err("is no time at all: it must be more than 0".to_owned()),
+        span => Ok(span),
+    }
+}
+
+fn whole_number(text: &str, limit: u32) -> Result<u32, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|number| digits && *number <= limit);
+    number.ok_or_else(|| format!("is not a whole number from 0 to {limit}"))
+}
+
+fn short_text(text: &str) -> Result<String, String> {
+    if text.len() <= TEXT_LIMIT {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("is longer than {TEXT_LIMIT} bytes"))
+    }
+}
+
+fn signal(text: &str) -> Result<Signal, String> {
+    let upper = text.to_ascii_uppercase();
+    let name = format!("SIG{}", upper.strip_prefix("SIG").unwrap_or(&upper));
+    let number = text.parse().ok().and_then(|number: i32| Signal::try_from(number).ok());
+    number
+        .or_else(|| name.parse().ok())
+        .ok_or_else(|| "is not a signal: write TERM, SIGTERM or 15".to_owned())
+}
+
+/// In words alone: the number that `io::Error` adds helps nobody.
+fn reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(number) => Errno::from_raw(number).desc().to_owned(),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! How the words of [`crate::link`] travel between guardian and keeper: a socket pair that keeps message
+//! boundaries and tells of the other's death, and a shared page for what a message is too slow for. Knows
+//! nothing of what the words mean.
+
+use super::sys::Page;
+use crate::moment::Moment;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+/// Longer than any message: names have at most 255 bytes, and the texts are lines.
+const LONGEST: usize = 64 * 1024;
+
+/// One end of the link.
+#[derive(Debug)]
+pub struct Link {
+    socket: OwnedFd,
+}
+
+/// What a read of the link brings.
+#[derive(Debug)]
+pub enum Incoming<M> {
+    Message(M),
+    Nothing,
+    /// The other half has ended.
+    Closed,
+}
+
+impl Link {
+    /// The guardian's and the keeper's end; neither ever blocks, neither outlives an exec.
+    pub fn pair() -> Result<(Self, Self), Errno> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let (guardian, keeper) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        Ok((Self { socket: guardian }, Self { socket: keeper }))
+    }
+
+    /// Sends one message. A message that finds no room or no reader is dropped: who depends on an answer
+    /// has a deadline for it.
+    pub fn send<M: Serialize>(&self, message: &M) {
+        if let Ok(bytes) = serde_json::to_vec(message) {
+            send(self.socket.as_raw_fd(), &bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL).ok();
+        }
+    }
+
+    pub fn receive<M: DeserializeOwned>(&self) -> Incoming<M> {
+        let mut buffer = vec![0; LONGEST];
+        loop {
+            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return Incoming::Closed,
+                // A message that does not parse cannot come from our own other half; passing over it is
+                // safe, since nothing is ever permitted by the lack of one.
+                Ok(length) => {
+                    if let Ok(message) = serde_json::from_slice(&buffer[..length]) {
+                        return Incoming::Message(message);
+                    }
+                }
+                Err(Errno::EAGAIN) => return Incoming::Nothing,
+                Err(Errno::EINTR) => {}
+                Err(_) => return Incoming::Closed,
+            }
+        }
+    }
+
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    pub const fn from_socket(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for Link {
+    fn as_raw_fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// The shared page's meaning: the deadline, and the hand-shake by which an offered hold is claimed by the
+/// guardian or withdrawn by the keeper, never both.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared {
+    page: Page,
+}
+
+/// No hold is on offer. Tokens are revisions and so never zero, nor the largest number.
+const NOTHING: u64 = 0;
+const CLAIMED: u64 = u64::MAX;
+
+impl Shared {
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self { page: Page::new()? })
+    }
+
+    pub fn deadline(self) -> Moment {
+        Moment::from_nanos(self.page.words().deadline.load(Ordering::SeqCst))
+    }
+
+    pub fn set_deadline(self, deadline: Moment) {
+        self.page.words().deadline.store(deadline.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// Keeper: the hold with this token may be claimed.
+    pub fn offer(self, token: i64) {
+        self.page.words().offer.store(word(token), Ordering::SeqCst);
+    }
+
+    /// Guardian: takes the hold with this token; false if it has been withdrawn.
+    pub fn claim(self, token: i64) -> bool {
+        self.exchange(word(token), CLAIMED)
+    }
+
+    /// Keeper: takes the offer back; false if it has been claimed.
+    pub fn withdraw(self, token: i64) -> bool {
+        self.exchange(word(token), NOTHING)
+    }
+
+    fn exchange(self, from: u64, to: u64) -> bool {
+        self.page.words().offer.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
+
+fn word(token: i64) -> u64 {
+    u64::try_from(token).unwrap_or(NOTHING)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_is_claimed_or_withdrawn_but_never_both() {
+        let shared = Shared::new().expect("a page");
+        assert!(!shared.claim(7), "nothing is on offer yet");
+        shared.offer(7);
+        assert!(!shared.claim(6), "another hold's offer");
+        assert!(shared.claim(7));
+        assert!(!shared.withdraw(7));
+        shared.offer(8);
+        assert!(shared.withdraw(8));
+        assert!(!shared.claim(8));
+    }
+
+    #[test]
+    fn the_other_ends_death_is_told_after_its_last_message() {
+        let (here, there) = Link::pair().expect("a pair");
+        there.send(&"last words");
+        drop(there);
+        assert!(matches!(here.receive::<String>(), Incoming::Message(words) if words == "last words"));
+        assert!(matches!(here.receive::<String>(), Incoming::Closed));
+    }
+}

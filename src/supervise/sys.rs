@@ -1,0 +1,380 @@
+//! Every system call that Rust cannot check for us, each behind a safe function: fork and exec, signal
+//! dispositions, the shared page, pidfds. The only unsafe code; decides nothing.
+#![expect(unsafe_code, reason = "fork, exec, sigaction, mmap and pidfds have no safe form")]
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::unistd::{ForkResult, Pid};
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+
+// ---------------------------------------------------------------------------------------------
+// What the caller handed to us, noted before Rust's runtime changes it.
+
+/// Set by [`note_start`]: SIGPIPE was ignored.
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+/// Set by [`note_start`]: bit n for a descriptor n of 0–2 that was closed.
+static WERE_CLOSED: AtomicU8 = AtomicU8::new(0);
+
+/// Rust's runtime ignores SIGPIPE and opens /dev/null on closed descriptors 0–2 before `main` (`std::rt`),
+/// and either would reach the command; the loader runs this earlier still.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_START: extern "C" fn() = note_start;
+
+extern "C" fn note_start() {
+    // SAFETY: an all-zero sigaction is a valid value to be overwritten.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: only reads the disposition into `action`.
+    if unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), &raw mut action) } == 0 {
+        PIPE_WAS_IGNORED.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    }
+    for fd in 0..3u8 {
+        // SAFETY: F_GETFD only asks for flags; a closed descriptor is what it is asked about.
+        if unsafe { libc::fcntl(i32::from(fd), libc::F_GETFD) } == -1 {
+            WERE_CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The caller's signal state, to be handed on to the command.
+#[derive(Clone, Debug)]
+pub struct Inherited {
+    pub mask: SigSet,
+    /// Of the signals that we change: those that were ignored.
+    ignored: Vec<Signal>,
+}
+
+impl Inherited {
+    /// Reads the caller's mask and which of `changed` it ignores.
+    pub fn read(changed: &[Signal]) -> Result<Self, Errno> {
+        let mut mask = SigSet::empty();
+        sigprocmask(SigmaskHow::SIG_BLOCK, None, Some(&mut mask))?;
+        let mut ignored: Vec<Signal> = changed.iter().copied().filter(|signal| is_ignored(*signal)).collect();
+        ignored.retain(|signal| *signal != Signal::SIGPIPE);
+        if PIPE_WAS_IGNORED.load(Ordering::Relaxed) {
+            ignored.push(Signal::SIGPIPE);
+        }
+        Ok(Self { mask, ignored })
+    }
+
+    pub fn ignores(&self, signal: Signal) -> bool {
+        self.ignored.contains(&signal)
+    }
+}
+
+pub fn is_ignored(signal: Signal) -> bool {
+    // SAFETY: an all-zero sigaction is a valid value to be overwritten.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: only reads the disposition into `action`.
+    let read = unsafe { libc::sigaction(signal as i32, ptr::null(), &raw mut action) };
+    read == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+// ---------------------------------------------------------------------------------------------
+// Dispositions.
+
+pub fn set_default(signal: Signal) {
+    disposition(signal as i32, libc::SIG_DFL);
+}
+
+pub fn ignore(signal: Signal) {
+    disposition(signal as i32, libc::SIG_IGN);
+}
+
+/// Ignores every signal that can be ignored, the real-time ones too.
+pub fn ignore_all() {
+    for signal in 1..=64 {
+        // SIGCHLD stays: ignoring it would make waitpid(2) fail. KILL and STOP are refused by the kernel.
+        if signal != libc::SIGCHLD {
+            disposition(signal, libc::SIG_IGN);
+        }
+    }
+}
+
+fn disposition(signal: i32, handler: libc::sighandler_t) {
+    // SAFETY: an all-zero sigaction is a valid value: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    // SAFETY: SIG_DFL and SIG_IGN run no code of ours. A signal that cannot be changed is refused with
+    // EINVAL and stays as it is, which is what the callers want.
+    unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+}
+
+/// SIGCONT by anyone but our own timer and our keeper has come since last asked.
+static CONTINUED: AtomicBool = AtomicBool::new(false);
+/// Whose SIGCONT only wakes us.
+static KEEPER: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn on_continue(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo.
+    let info = unsafe { &*info };
+    if info.si_code == libc::SI_TIMER {
+        return;
+    }
+    // SAFETY: si_pid is there for every si_code with which SIGCONT comes otherwise.
+    let sender = unsafe { info.si_pid() };
+    if sender != KEEPER.load(Ordering::Relaxed) {
+        CONTINUED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Catches SIGCONT, so that it ends a poll(2); see [`was_continued`].
+pub fn catch_continue(keeper: Pid) {
+    KEEPER.store(keeper.as_raw(), Ordering::Relaxed);
+    // SAFETY: an all-zero sigaction is a valid value: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_continue as *const () as libc::sighandler_t;
+    // Without SA_RESTART: the wake-up is what it is for.
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: the handler touches nothing but two atomics, so it is async-signal-safe.
+    unsafe { libc::sigaction(libc::SIGCONT, &raw const action, ptr::null_mut()) };
+}
+
+/// Whether somebody continued us since the last call.
+pub fn was_continued() -> bool {
+    CONTINUED.swap(false, Ordering::Relaxed)
+}
+
+/// Dies of `signal` by its default action, without a core dump of ours.
+pub fn die_of(signal: i32) {
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0).ok();
+    disposition(signal, libc::SIG_DFL);
+    SigSet::empty().thread_set_mask().ok();
+    // SAFETY: raise(3) has no preconditions.
+    unsafe { libc::raise(signal) };
+}
+
+// ---------------------------------------------------------------------------------------------
+// The shared page.
+
+/// Memory that guardian and keeper share: mapped before the fork, never unmapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Page(&'static Words);
+
+/// Two words suffice; what they mean is [`super::link`]'s affair.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Words {
+    pub deadline: AtomicU64,
+    pub offer: AtomicU64,
+}
+
+impl Page {
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing existing.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                size_of::<Words>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        // SAFETY: page-aligned, zeroed (a valid value of the atomics), large enough, and mapped until the
+        // process ends.
+        Ok(Self(unsafe { &*address.cast::<Words>() }))
+    }
+
+    pub const fn words(&self) -> &'static Words {
+        self.0
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Processes.
+
+/// Forks: `None` in the child. To be called while there is but one thread.
+pub fn fork() -> Result<Option<Pid>, Errno> {
+    // SAFETY: with one thread the child may do all that the parent may.
+    match unsafe { nix::unistd::fork() }? {
+        ForkResult::Parent { child } => Ok(Some(child)),
+        ForkResult::Child => Ok(None),
+    }
+}
+
+/// What a child needs to become the command; made before the fork, so that the child allocates nothing.
+#[derive(Debug)]
+pub struct Exec {
+    /// The files to try in turn, as execvp(3) finds them along PATH.
+    pub candidates: Vec<CString>,
+    pub arguments: Vec<CString>,
+    pub environment: Vec<CString>,
+    /// In a process group of its own; else in ours.
+    pub own_group: bool,
+}
+
+/// The forked child and the end of a pipe that tells whether it became the command: it reads as closed
+/// when exec succeeded, else as the errno in four bytes.
+#[derive(Debug)]
+pub struct Spawned {
+    pub pid: Pid,
+    pub exec_error: OwnedFd,
+}
+
+/// Forks the command off. To be called from the main thread, since the death signal is bound to the
+/// thread that forks (prctl(2)).
+pub fn spawn(exec: &Exec, inherited: &Inherited, changed: &[Signal]) -> Result<Spawned, Errno> {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+    };
+    let arguments = pointers(&exec.arguments);
+    let environment = pointers(&exec.environment);
+    // A script without "#!" runs under sh, as execvp(3) does it; flock(1) and timeout(1) behave so.
+    let shell = c"/bin/sh";
+    let mut script = vec![shell.as_ptr(), ptr::null()];
+    script.extend(arguments.iter().skip(1).copied());
+    if arguments.len() < 2 {
+        script.push(ptr::null());
+    }
+    let (reader, writer) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+    let guardian = Pid::this();
+    // SAFETY: the child calls only what signal-safety(7) allows and allocates nothing.
+    match unsafe { nix::unistd::fork() }? {
+        ForkResult::Parent { child } => {
+            if exec.own_group {
+                // Here as well as in the child: whichever comes first. Refused once the child has exec'ed.
+                nix::unistd::setpgid(child, child).ok();
+            }
+            Ok(Spawned { pid: child, exec_error: reader })
+        }
+        ForkResult::Child => {
+            let error = become_command(exec, inherited, changed, guardian, &arguments, &environment, &mut script);
+            let bytes = (error as i32).to_ne_bytes();
+            nix::unistd::write(&writer, &bytes).ok();
+            // SAFETY: _exit(2) ends this process alone and runs no destructors.
+            unsafe { libc::_exit(127) }
+        }
+    }
+}
+
+/// In the child: returns only if nothing could be executed, with the reason.
+fn become_command(
+    exec: &Exec,
+    inherited: &Inherited,
+    changed: &[Signal],
+    guardian: Pid,
+    arguments: &[*const libc::c_char],
+    environment: &[*const libc::c_char],
+    script: &mut [*const libc::c_char],
+) -> Errno {
+    if exec.own_group {
+        nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)).ok();
+    }
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).ok();
+    if Pid::parent() != guardian {
+        // The guardian died before the death signal was set: nobody would stop us.
+        return Errno::ESRCH;
+    }
+    for signal in changed {
+        disposition(*signal as i32, if inherited.ignores(*signal) { libc::SIG_IGN } else { libc::SIG_DFL });
+    }
+    if sigprocmask(SigmaskHow::SIG_SETMASK, Some(&inherited.mask), None).is_err() {
+        return Errno::EINVAL;
+    }
+    let closed = WERE_CLOSED.load(Ordering::Relaxed);
+    for fd in 0..3 {
+        if closed & (1 << fd) != 0 {
+            // SAFETY: opened by Rust's runtime as a stand-in; nobody here uses it any more.
+            unsafe { libc::close(fd) };
+        }
+    }
+    // As execvp(3): a refusal is remembered while later entries of PATH are tried.
+    let mut error = Errno::ENOENT;
+    for candidate in &exec.candidates {
+        // SAFETY: all three are NUL-terminated and outlive the call.
+        unsafe { libc::execve(candidate.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+        match Errno::last() {
+            Errno::ENOENT | Errno::ENOTDIR if exec.candidates.len() > 1 => {}
+            Errno::EACCES if exec.candidates.len() > 1 => error = Errno::EACCES,
+            Errno::ENOEXEC => {
+                script[1] = candidate.as_ptr();
+                // SAFETY: as above; `script` ends with NULL.
+                unsafe { libc::execve(script[0], script.as_ptr(), environment.as_ptr()) };
+                return Errno::ENOEXEC;
+            }
+            last => return last,
+        }
+    }
+    error
+}
+
+/// Sends `signal` to the one process that `pid` means now and `is_it` recognises: a pidfd is taken first,
+/// so the number cannot come to mean another process in between (pidfd_open(2)).
+pub fn signal_exactly(pid: i32, signal: Signal, is_it: impl FnOnce() -> bool) -> Result<(), Errno> {
+    // SAFETY: pidfd_open takes two integers and returns a descriptor or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(Errno::last());
+    }
+    let fd = RawFd::try_from(fd).map_err(|_| Errno::EBADF)?;
+    // SAFETY: just opened and owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    if !is_it() {
+        return Err(Errno::ESRCH);
+    }
+    // SAFETY: a NULL siginfo stands for kill(2)'s.
+    let sent = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal as i32, ptr::null::<libc::siginfo_t>(), 0)
+    };
+    if sent < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+/// Points descriptors 0–2 at /dev/null and closes all others but `keep`.
+pub fn keep_only(keep: BorrowedFd) -> Result<(), Errno> {
+    use nix::fcntl::{OFlag, open};
+    let null = open(c"/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty())?;
+    for fd in 0..3 {
+        // SAFETY: replaces a descriptor that nothing in this process owns.
+        if unsafe { libc::dup2(null.as_raw_fd(), fd) } == -1 {
+            return Err(Errno::last());
+        }
+    }
+    drop(null);
+    let keep = u32::try_from(keep.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+    close_range(3, keep - 1)?;
+    close_range(keep + 1, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> Result<(), Errno> {
+    if first > last {
+        return Ok(());
+    }
+    // SAFETY: only descriptors inherited from the caller are closed; the callers own none of them.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0 {
+        return Ok(());
+    }
+    // Linux before 5.9.
+    let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?.0;
+    for fd in u64::from(first)..=u64::from(last).min(limit) {
+        // SAFETY: as above; a number that is no descriptor is refused.
+        unsafe { libc::close(RawFd::try_from(fd).unwrap_or(-1)) };
+    }
+    Ok(())
+}
+
+/// Ends the process at once, destructors and exit handlers left out.
+pub fn exit_now(status: u8) -> ! {
+    // SAFETY: _exit(2) has no preconditions.
+    unsafe { libc::_exit(i32::from(status)) }
+}
+
+/// A name of 15 bytes at most for ps, killall and pkill.
+pub fn set_name(name: &CStr) {
+    nix::sys::prctl::set_name(name).ok();
+}
+
+/// A descriptor of ours as tokio waits for it to become readable. To be called within a runtime.
+pub fn readable<T: AsRawFd>(owner: T) -> std::io::Result<tokio::io::unix::AsyncFd<T>> {
+    // SAFETY: the only types handed in, `Link` and `Alarm`, own their descriptor: it stays open and the same
+    // until they are dropped, which deregisters it first.
+    unsafe { tokio::io::unix::AsyncFd::register_with_interest(owner, tokio::io::Interest::READABLE) }.map_err(Into::into)
+}
