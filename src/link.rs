@@ -32,14 +32,22 @@ pub enum FromKeeper {
     /// The offer was taken back: the guardian slept through it.
     Withdrawn,
     /// The lock has been taken from us: kill, the next holder may start soon.
-    Lost { why: String },
+    Lost {
+        why: String,
+    },
     /// A person broke the lock, or a newer waiter wants the place: stop, then let go.
-    AskedToStop { why: String },
+    AskedToStop {
+        why: String,
+    },
     /// Waiting is over without the lock, and the queue is left.
-    Contended { why: String },
+    Contended {
+        why: String,
+    },
     Failed(Failure),
     /// The queue is left. `problem`: what could not be released, and for how long it blocks others.
-    Left { problem: Option<String> },
+    Left {
+        problem: Option<String>,
+    },
 }
 
 /// What the guardian tells the keeper.
@@ -47,13 +55,17 @@ pub enum FromKeeper {
 pub enum FromGuardian {
     Claimed,
     /// The command has been forked; `group` is its process group where it has one of its own.
-    Started { group: Option<i32> },
+    Started {
+        group: Option<i32>,
+    },
     /// The command ended by itself: what it left running is no longer this hold's business.
     CommandEnded,
     /// Let go of what was claimed too late, or withdrawn, and queue again.
     Requeue,
     /// Nothing of the tree lives (or ever lived): let go, and keep a record of the run, if it was one.
-    Release { run: Option<Ended> },
+    Release {
+        run: Option<Ended>,
+    },
     /// The loss was seen; no need to wake us any more.
     LossSeen,
 }

@@ -16,7 +16,9 @@ fn main() {
         sys::exit_now(INTERNAL);
     }));
     end(match Cli::try_parse() {
-        Ok(Cli { command: Command::Run(typed) }) => run(typed),
+        Ok(Cli {
+            command: Command::Run(typed),
+        }) => run(typed),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             report::help(&error);
             Exit::Status(0)

@@ -39,7 +39,10 @@ pub struct Task {
 pub fn keep(task: Task) -> ! {
     // The guardian hears of any failure here by the link's end.
     if prepare(&task).is_ok()
-        && let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
+        && let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
     {
         // One thread: the tasks share it, so nothing need be Send.
         LocalSet::new().block_on(&runtime, async {
@@ -357,7 +360,9 @@ impl Loop {
             task.abort();
         }
         if self.lease != 0 {
-            tokio::time::timeout(REVOKE_WITHIN, self.queue.revoke(self.lease)).await.ok();
+            tokio::time::timeout(REVOKE_WITHIN, self.queue.revoke(self.lease))
+                .await
+                .ok();
         }
     }
 }
@@ -374,13 +379,24 @@ struct Call {
 
 impl Call {
     async fn carry_out(self, request: Request) -> Result<Answer, Fault> {
-        let Self { queue, lease, token, ttl, asked, holder } = self;
+        let Self {
+            queue,
+            lease,
+            token,
+            ttl,
+            asked,
+            holder,
+        } = self;
         let token_or_none = token.unwrap_or(0);
         match request {
             Request::Look => queue.look().await.map(Answer::View),
             Request::Grant => queue.grant(lease, asked.ttl).await.map(|granted| {
-                let rules = Rules::new(granted.ttl, &asked)
-                    .map_err(|refusal| Failure::new(FailureKind::Config, format!("etcd granted another TTL than was asked for: {refusal}")));
+                let rules = Rules::new(granted.ttl, &asked).map_err(|refusal| {
+                    Failure::new(
+                        FailureKind::Config,
+                        format!("etcd granted another TTL than was asked for: {refusal}"),
+                    )
+                });
                 Answer::Granted(granted, rules)
             }),
             Request::Enqueue => queue.enqueue(lease, ttl).await.map(Answer::View),
@@ -388,8 +404,15 @@ impl Call {
             Request::Read => queue.read(lease, token_or_none).await.map(Answer::View),
             Request::Clear(stale) => queue.clear(lease, token_or_none, &stale).await.map(Answer::View),
             Request::Leave { run, oldest_kept } => {
-                let run = run.map(|ended| Run { holder, token: token_or_none, ended });
-                queue.leave(lease, token, run.as_ref(), oldest_kept.as_deref()).await.map(|()| Answer::Gone)
+                let run = run.map(|ended| Run {
+                    holder,
+                    token: token_or_none,
+                    ended,
+                });
+                queue
+                    .leave(lease, token, run.as_ref(), oldest_kept.as_deref())
+                    .await
+                    .map(|()| Answer::Gone)
             }
             Request::Abandon => queue.leave(lease, token, None, None).await.map(|()| Answer::Gone),
         }

@@ -114,7 +114,16 @@ fn start(settings: Run, reporter: &Reporter) -> Result<Ran, Errno> {
 }
 
 fn keep(settings: Run, rules: Rules, began: Moment, guardian: Pid, link: Link, shared: Shared) -> ! {
-    let Run { connection, place, wait, asked, keep, holder, outer_leases, .. } = settings;
+    let Run {
+        connection,
+        place,
+        wait,
+        asked,
+        keep,
+        holder,
+        outer_leases,
+        ..
+    } = settings;
     let policy = keeper::Policy {
         name: place.name.clone(),
         began,
@@ -156,11 +165,18 @@ fn exec(settings: &Run, hold: &Hold, own_group: bool) -> Exec {
     let mut environment: Vec<(OsString, OsString)> = settings.environment.clone();
     environment.retain(|(name, _)| held.iter().all(|(held, _)| name != held));
     environment.extend(held.into_iter().map(|(name, value)| (name.into(), value)));
-    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+    let path = environment
+        .iter()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.as_os_str());
     let program = &settings.command[0];
     Exec {
         candidates: candidates(program, path),
-        arguments: settings.command.iter().filter_map(|argument| c_string(argument.clone())).collect(),
+        arguments: settings
+            .command
+            .iter()
+            .filter_map(|argument| c_string(argument.clone()))
+            .collect(),
         environment: environment
             .iter()
             .filter_map(|(name, value)| {
@@ -177,8 +193,12 @@ fn exec(settings: &Run, hold: &Hold, own_group: bool) -> Exec {
 /// What the command learns of its hold. The innermost lock wins, but a process belongs to every hold
 /// around it: the leases are a list.
 fn held(settings: &Run, hold: &Hold) -> [(&'static str, OsString); 9] {
-    let leases: Vec<String> =
-        settings.outer_leases.iter().chain([&hold.lease]).map(|lease| format!("{lease:x}")).collect();
+    let leases: Vec<String> = settings
+        .outer_leases
+        .iter()
+        .chain([&hold.lease])
+        .map(|lease| format!("{lease:x}"))
+        .collect();
     let Connection { endpoints, .. } = &settings.connection;
     [
         ("MESHLOCK_HELD_NAME", settings.place.name.clone().into()),
@@ -223,7 +243,10 @@ mod tests {
 
     #[test]
     fn a_program_with_a_slash_is_not_searched_for() {
-        assert_eq!(candidates(OsStr::new("./a"), Some(OsStr::new("/x"))), [c"./a".to_owned()]);
+        assert_eq!(
+            candidates(OsStr::new("./a"), Some(OsStr::new("/x"))),
+            [c"./a".to_owned()]
+        );
     }
 
     #[test]

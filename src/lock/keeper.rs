@@ -45,7 +45,10 @@ pub enum Request {
     /// The start after a hand-over delay: removes these open records.
     Clear(Vec<String>),
     /// Let go of a hold, its tree dead.
-    Leave { run: Option<Ended>, oldest_kept: Option<String> },
+    Leave {
+        run: Option<Ended>,
+        oldest_kept: Option<String>,
+    },
     /// Let go of a place under which nothing was ever run.
     Abandon,
 }
@@ -63,7 +66,10 @@ pub enum Event {
     Answer(Answer),
     /// The request came to nothing.
     Fault(Fault),
-    Renewal { sent: Moment, result: Result<Renewal, Fault> },
+    Renewal {
+        sent: Moment,
+        result: Result<Renewal, Fault>,
+    },
     /// Everything asked for is watched from now on.
     WatchReady,
     WatchBroken,
@@ -88,11 +94,16 @@ pub enum Action {
     Send(Request),
     Renew,
     /// Watch our entry and what may be asked of it; while waiting also the freeze and the entry before us.
-    Watch { predecessor: Option<String>, freeze: bool },
+    Watch {
+        predecessor: Option<String>,
+        freeze: bool,
+    },
     Deadline(Moment),
     /// Publish the offer, then say so.
     Offer(Hold),
-    Withdraw { token: i64 },
+    Withdraw {
+        token: i64,
+    },
     Tell(FromKeeper),
     /// SIGCONT to the guardian.
     Wake,
@@ -108,12 +119,19 @@ enum Phase {
     /// Before the queue: the first look, the grant, the entry.
     Entering,
     /// In the queue. `ready`: the departure of whoever is ahead cannot be missed.
-    Waiting { ready: bool },
+    Waiting {
+        ready: bool,
+    },
     /// Nobody is ahead, but an unclean departure is fresh.
-    Delaying { until: Moment, stale: Vec<String> },
+    Delaying {
+        until: Moment,
+        stale: Vec<String>,
+    },
     /// Ours, but the deadline is too near to offer it.
     Renewing,
-    Offered { until: Moment },
+    Offered {
+        until: Moment,
+    },
     /// The offer is claimed: there may be a tree.
     Held,
     /// Taken from us; the guardian is to kill.
@@ -122,7 +140,9 @@ enum Phase {
     Duty,
     /// Out of the queue until the guardian runs again.
     Parked,
-    Leaving { then: Then },
+    Leaving {
+        then: Then,
+    },
     Over,
 }
 
@@ -258,7 +278,12 @@ impl State {
                 due.push(self.next_poll);
                 due.extend(policy.wait.map(|wait| policy.began + wait));
             }
-            Phase::Entering if self.contacted => due.extend(policy.wait.filter(|wait| !wait.is_zero()).map(|wait| policy.began + wait)),
+            Phase::Entering if self.contacted => due.extend(
+                policy
+                    .wait
+                    .filter(|wait| !wait.is_zero())
+                    .map(|wait| policy.began + wait),
+            ),
             Phase::Delaying { until, .. } | Phase::Offered { until } if self.under_way.is_none() => due.push(*until),
             Phase::Offered { until } => due.push(*until),
             Phase::Held | Phase::Lost => {
@@ -287,7 +312,12 @@ impl State {
 /// What follows from `event`.
 pub fn step(policy: &Policy, state: &mut State, now: Moment, event: Event) -> Vec<Action> {
     let mut actions = Vec::new();
-    let mut step = Step { policy, state, now, actions: &mut actions };
+    let mut step = Step {
+        policy,
+        state,
+        now,
+        actions: &mut actions,
+    };
     step.happened(event);
     step.judge();
     actions
@@ -295,7 +325,11 @@ pub fn step(policy: &Policy, state: &mut State, now: Moment, event: Event) -> Ve
 
 /// The first thing to do.
 pub fn begin(policy: &Policy, state: &mut State) -> Vec<Action> {
-    let request = if policy.wait == Some(Duration::ZERO) { Request::Look } else { Request::Grant };
+    let request = if policy.wait == Some(Duration::ZERO) {
+        Request::Look
+    } else {
+        Request::Grant
+    };
     state.under_way = Some(request.clone());
     vec![Action::Send(request)]
 }
@@ -379,9 +413,14 @@ impl Step<'_> {
         match (request, answer) {
             (Request::Look, Answer::View(view)) => self.looked(&view),
             (Request::Grant, Answer::Granted(granted, rules)) => self.granted(granted, rules),
-            (Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_), Answer::View(view)) => self.seen(view),
+            (Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_), Answer::View(view)) => {
+                self.seen(view)
+            }
             (Request::Leave { .. } | Request::Abandon, _) => self.left(None),
-            (Request::Look | Request::Grant | Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_), _) => {}
+            (
+                Request::Look | Request::Grant | Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_),
+                _,
+            ) => {}
         }
     }
 
@@ -403,12 +442,20 @@ impl Step<'_> {
         }
         self.set_deadline(granted.sent, granted.ttl);
         self.schedule_renewal(granted.sent);
-        let enter = if self.policy.wait == Some(Duration::ZERO) { Request::Seize } else { Request::Enqueue };
+        let enter = if self.policy.wait == Some(Duration::ZERO) {
+            Request::Seize
+        } else {
+            Request::Enqueue
+        };
         self.send(enter);
     }
 
     fn set_deadline(&mut self, sent: Moment, ttl: Duration) {
-        let counted_from = if self.state.rules.checks.send_instant { sent } else { self.now };
+        let counted_from = if self.state.rules.checks.send_instant {
+            sent
+        } else {
+            self.now
+        };
         let deadline = counted_from + ttl - self.state.rules.margin;
         // An answer that was overtaken by a later renewal's must not pull the deadline back.
         self.state.deadline = self.state.deadline.max(deadline);
@@ -464,11 +511,20 @@ impl Step<'_> {
             // Frozen between our look and our entry.
             return self.contended();
         }
-        let named = view.ahead.as_ref().map_or_else(|| why.clone(), |ahead| ahead.holder.key.clone());
+        let named = view
+            .ahead
+            .as_ref()
+            .map_or_else(|| why.clone(), |ahead| ahead.holder.key.clone());
         if self.state.named.as_ref() != Some(&named) {
             self.state.named = Some(named);
-            let place = view.ahead.as_ref().map_or(String::new(), |ahead| format!(", {} ahead of us", ahead.count));
-            self.tell(FromKeeper::Progress(format!("waiting: \"{}\" {why}{place}", self.policy.name)));
+            let place = view
+                .ahead
+                .as_ref()
+                .map_or(String::new(), |ahead| format!(", {} ahead of us", ahead.count));
+            self.tell(FromKeeper::Progress(format!(
+                "waiting: \"{}\" {why}{place}",
+                self.policy.name
+            )));
         }
         let wanted = (view.ahead.as_ref().map(|ahead| ahead.predecessor.clone()), true);
         if self.state.watched.as_ref() == Some(&wanted) {
@@ -484,7 +540,10 @@ impl Step<'_> {
     fn watch(&mut self, wanted: (Option<String>, bool)) {
         self.state.rewatch_at = None;
         self.state.watched = Some(wanted.clone());
-        self.act(Action::Watch { predecessor: wanted.0, freeze: wanted.1 });
+        self.act(Action::Watch {
+            predecessor: wanted.0,
+            freeze: wanted.1,
+        });
     }
 
     /// Nobody is ahead, but whoever was there last left uncleanly: its tree has the hand-over delay to die.
@@ -506,7 +565,10 @@ impl Step<'_> {
             }
             self.state.phase = Phase::Delaying { until, stale: keys };
         } else {
-            self.state.phase = Phase::Delaying { until, stale: keys.clone() };
+            self.state.phase = Phase::Delaying {
+                until,
+                stale: keys.clone(),
+            };
             self.send(Request::Clear(keys));
         }
     }
@@ -519,7 +581,9 @@ impl Step<'_> {
             return;
         }
         let Some(token) = self.state.token else { return };
-        self.state.phase = Phase::Offered { until: self.now + self.state.rules.claim_within };
+        self.state.phase = Phase::Offered {
+            until: self.now + self.state.rules.claim_within,
+        };
         self.act(Action::Offer(Hold {
             token,
             key: self.state.key.clone(),
@@ -596,7 +660,9 @@ impl Step<'_> {
         match fault {
             Fault::Unreachable { why } => {
                 if self.state.waits() && self.state.contacted && self.state.outage.is_none() {
-                    self.tell(FromKeeper::Progress(format!("etcd does not answer ({why}): trying again")));
+                    self.tell(FromKeeper::Progress(format!(
+                        "etcd does not answer ({why}): trying again"
+                    )));
                 }
                 self.state.outage = Some(why);
                 self.state.again = Some((self.now + self.state.rules.retry, request));
@@ -609,7 +675,11 @@ impl Step<'_> {
                     self.state.again = Some((self.now + self.state.rules.retry, request));
                 }
             },
-            Fault::NoSpace { .. } | Fault::Denied { .. } | Fault::Config { .. } | Fault::Replaced { .. } | Fault::Internal { .. } => {
+            Fault::NoSpace { .. }
+            | Fault::Denied { .. }
+            | Fault::Config { .. }
+            | Fault::Replaced { .. }
+            | Fault::Internal { .. } => {
                 self.refused(&request, fault.failure());
             }
         }
@@ -621,7 +691,10 @@ impl Step<'_> {
             Request::Leave { .. } | Request::Abandon => {
                 let ends = (self.state.deadline + self.state.rules.margin).since(self.now);
                 let why = failure.why;
-                let blocks = format!("{why}: the lease may block others for up to {} s more", ends.as_secs_f64().ceil());
+                let blocks = format!(
+                    "{why}: the lease may block others for up to {} s more",
+                    ends.as_secs_f64().ceil()
+                );
                 self.left(Some(blocks));
             }
             Request::Look | Request::Grant => {
@@ -636,7 +709,9 @@ impl Step<'_> {
 
     /// The queue has been left, or will be when the lease ends.
     fn left(&mut self, problem: Option<String>) {
-        let Phase::Leaving { then } = self.state.phase.clone() else { return };
+        let Phase::Leaving { then } = self.state.phase.clone() else {
+            return;
+        };
         self.state.token = None;
         self.state.next_renewal = None;
         match then {
@@ -701,7 +776,9 @@ impl Step<'_> {
 
     fn retry_renewal(&mut self, why: String) {
         if self.state.waits() && self.state.contacted && self.state.outage.is_none() {
-            self.tell(FromKeeper::Progress(format!("etcd does not answer ({why}): trying again")));
+            self.tell(FromKeeper::Progress(format!(
+                "etcd does not answer ({why}): trying again"
+            )));
         }
         self.state.outage = Some(why);
         self.state.next_renewal = Some(self.now + self.state.rules.retry);
@@ -711,7 +788,9 @@ impl Step<'_> {
     fn entry_gone(&mut self, why: String) {
         match self.state.phase {
             Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
-                self.tell(FromKeeper::Progress(format!("lost the place in the queue ({why}): queueing again")));
+                self.tell(FromKeeper::Progress(format!(
+                    "lost the place in the queue ({why}): queueing again"
+                )));
                 self.leave(Request::Abandon, Then::Requeue);
             }
             Phase::Offered { .. } => {
@@ -736,10 +815,22 @@ impl Step<'_> {
             return;
         }
         if !matches!(ask.kind.as_str(), "break" | "make-way") {
-            return self.tell(FromKeeper::Notice(format!("passing over an unknown request (\"{}\") by {}", ask.kind, or_unknown(&ask.by))));
+            return self.tell(FromKeeper::Notice(format!(
+                "passing over an unknown request (\"{}\") by {}",
+                ask.kind,
+                or_unknown(&ask.by)
+            )));
         }
-        let reason = if ask.reason.is_empty() { String::new() } else { format!(" ({})", ask.reason) };
-        let what = if ask.kind == "break" { "was broken" } else { "had to make way" };
+        let reason = if ask.reason.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", ask.reason)
+        };
+        let what = if ask.kind == "break" {
+            "was broken"
+        } else {
+            "had to make way"
+        };
         let why = format!("\"{}\" {what} by {}{reason}", self.policy.name, or_unknown(&ask.by));
         match self.state.phase {
             Phase::Held | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing | Phase::Entering => {
@@ -819,7 +910,11 @@ impl Step<'_> {
             // Claimed at the same moment: its word is on the way.
             return self.claimed();
         }
-        let then = if self.state.why_lost.take().is_some() { Then::Requeue } else { Then::Park };
+        let then = if self.state.why_lost.take().is_some() {
+            Then::Requeue
+        } else {
+            Then::Park
+        };
         self.leave(Request::Abandon, then);
     }
 
@@ -829,7 +924,11 @@ impl Step<'_> {
         self.state.next_wake = None;
         match self.state.phase {
             Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
-                if self.state.lease == 0 { self.end() } else { self.leave(Request::Abandon, Then::End) }
+                if self.state.lease == 0 {
+                    self.end()
+                } else {
+                    self.leave(Request::Abandon, Then::End)
+                }
             }
             Phase::Offered { .. } => {
                 // It may have claimed and forked in its last moment.
@@ -866,7 +965,11 @@ impl Step<'_> {
     fn leave_orphaned(&mut self) {
         let run = self.state.orphaned_run.clone();
         let oldest_kept = self.state.oldest_kept.clone();
-        let then = if self.state.guardian_lives { Then::Tell(FromKeeper::Left { problem: None }) } else { Then::End };
+        let then = if self.state.guardian_lives {
+            Then::Tell(FromKeeper::Left { problem: None })
+        } else {
+            Then::End
+        };
         self.leave(Request::Leave { run, oldest_kept }, then);
     }
 
@@ -887,7 +990,10 @@ impl Step<'_> {
             self.send(request);
         }
         self.judge_waiting();
-        if self.state.read_again && self.state.under_way.is_none() && matches!(self.state.phase, Phase::Waiting { .. } | Phase::Delaying { .. }) {
+        if self.state.read_again
+            && self.state.under_way.is_none()
+            && matches!(self.state.phase, Phase::Waiting { .. } | Phase::Delaying { .. })
+        {
             self.read();
         }
         if let Some(at) = self.state.rewatch_at
@@ -907,7 +1013,9 @@ impl Step<'_> {
             && self.now >= until
             && let Some(token) = self.state.token
         {
-            self.state.phase = Phase::Offered { until: self.now + self.state.rules.claim_within };
+            self.state.phase = Phase::Offered {
+                until: self.now + self.state.rules.claim_within,
+            };
             self.act(Action::Withdraw { token });
         }
         self.judge_renewal();
@@ -921,7 +1029,10 @@ impl Step<'_> {
         let waited = self.now.since(self.policy.began);
         if !self.state.contacted && waited >= self.policy.dial_timeout {
             let why = self.state.outage.clone().unwrap_or_else(|| "no answer".into());
-            let why = format!("etcd could not be reached within {} s: {why}; nothing was run", self.policy.dial_timeout.as_secs_f64());
+            let why = format!(
+                "etcd could not be reached within {} s: {why}; nothing was run",
+                self.policy.dial_timeout.as_secs_f64()
+            );
             self.tell(FromKeeper::Failed(Failure::new(FailureKind::Unavailable, why)));
             return self.end();
         }
@@ -949,7 +1060,10 @@ impl Step<'_> {
             return;
         }
         // Renewals end with the release.
-        if matches!(self.state.phase, Phase::Leaving { .. } | Phase::Parked | Phase::Over | Phase::Lost) {
+        if matches!(
+            self.state.phase,
+            Phase::Leaving { .. } | Phase::Parked | Phase::Over | Phase::Lost
+        ) {
             return;
         }
         if self.state.next_renewal.is_some_and(|at| self.now >= at) {
@@ -964,7 +1078,8 @@ impl Step<'_> {
         }
         let silent_for = |since: Option<Moment>| since.map_or(Duration::ZERO, |since| self.now.since(since));
         if self.state.started
-            && (self.now >= self.state.deadline || silent_for(self.state.lost_at) >= self.state.rules.handover_delay / 2)
+            && (self.now >= self.state.deadline
+                || silent_for(self.state.lost_at) >= self.state.rules.handover_delay / 2)
         {
             // The guardian should have said by now that the tree is dead.
             return self.duty();

@@ -30,7 +30,9 @@ impl Alarm {
         }
         self.set_for = at;
         let set = match at {
-            Some(at) => self.timer.set(Expiration::OneShot(time_spec(at)), TimerSetTimeFlags::TFD_TIMER_ABSTIME),
+            Some(at) => self
+                .timer
+                .set(Expiration::OneShot(time_spec(at)), TimerSetTimeFlags::TFD_TIMER_ABSTIME),
             None => self.timer.unset(),
         };
         debug_assert!(set.is_ok());

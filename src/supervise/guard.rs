@@ -67,7 +67,10 @@ pub fn guard(task: Task) -> Ran {
     match Loop::new(task) {
         Ok(mut running) => running.run(),
         Err(error) => Ran {
-            outcome: Outcome::Failed(Failure::new(FailureKind::Internal, format!("cannot set up the guardian: {error}"))),
+            outcome: Outcome::Failed(Failure::new(
+                FailureKind::Internal,
+                format!("cannot set up the guardian: {error}"),
+            )),
             hold: None,
             problem: None,
             acquired: None,
@@ -92,7 +95,10 @@ enum Sweep {
     /// Look until it is empty.
     Await,
     /// Kill until it is empty.
-    Kill { since: Moment, named: bool },
+    Kill {
+        since: Moment,
+        named: bool,
+    },
 }
 
 struct Loop<'a> {
@@ -123,7 +129,10 @@ const VIGIL_PERIOD: Duration = Duration::from_millis(100);
 
 impl<'a> Loop<'a> {
     fn new(task: Task<'a>) -> Result<Self, Errno> {
-        let event = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
+        let event = SigEvent::new(SigevNotify::SigevSignal {
+            signal: Signal::SIGCONT,
+            si_value: 0,
+        });
         let vigil = Timer::new(ClockId::CLOCK_BOOTTIME, event)?;
         Ok(Self {
             state: State::default(),
@@ -163,7 +172,10 @@ impl<'a> Loop<'a> {
     fn step(&mut self, event: Event) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
-            let reading = Reading { now: Moment::now(), deadline: self.task.shared.deadline() };
+            let reading = Reading {
+                now: Moment::now(),
+                deadline: self.task.shared.deadline(),
+            };
             for action in guardian::step(&self.rules, &self.task.policy, &mut self.state, reading, event) {
                 events.extend(self.carry_out(action));
             }
@@ -188,7 +200,10 @@ impl<'a> Loop<'a> {
             if caught.signal == Signal::SIGCHLD {
                 children_changed = true;
             } else {
-                events.push(Event::Signal { signal: caught.signal, from_kernel: caught.from_kernel });
+                events.push(Event::Signal {
+                    signal: caught.signal,
+                    from_kernel: caught.from_kernel,
+                });
             }
         }
         events.extend(self.exec_result());
@@ -207,7 +222,9 @@ impl<'a> Loop<'a> {
                     self.rules = rules;
                 }
             }
-            FromKeeper::Left { problem: None } | FromKeeper::Contended { .. } | FromKeeper::Failed(_) => self.left = true,
+            FromKeeper::Left { problem: None } | FromKeeper::Contended { .. } | FromKeeper::Failed(_) => {
+                self.left = true
+            }
             FromKeeper::Left { .. }
             | FromKeeper::Progress(_)
             | FromKeeper::Notice(_)
@@ -225,7 +242,10 @@ impl<'a> Loop<'a> {
             Action::Signal(signal) => self.signal_command(signal),
             Action::Kill => {
                 if !matches!(self.sweep, Sweep::Kill { .. }) {
-                    self.sweep = Sweep::Kill { since: Moment::now(), named: false };
+                    self.sweep = Sweep::Kill {
+                        since: Moment::now(),
+                        named: false,
+                    };
                 }
                 // Kill first, everything else afterwards.
                 return self.sweep_once();
@@ -267,7 +287,10 @@ impl<'a> Loop<'a> {
                 });
                 None
             }
-            Err(error) => Some(Event::NotStarted { found: true, why: format!("cannot start a process: {}", error.desc()) }),
+            Err(error) => Some(Event::NotStarted {
+                found: true,
+                why: format!("cannot start a process: {}", error.desc()),
+            }),
         }
     }
 
@@ -288,14 +311,19 @@ impl<'a> Loop<'a> {
         command.ended = true;
         waitpid(command.pid, None).ok();
         let errno = Errno::from_raw(i32::from_ne_bytes(bytes));
-        Some(Event::NotStarted { found: errno != Errno::ENOENT, why: errno.desc().into() })
+        Some(Event::NotStarted {
+            found: errno != Errno::ENOENT,
+            why: errno.desc().into(),
+        })
     }
 
     fn reap(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
             let (pid, end) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, status)) => (pid, CommandEnd::Exited(u8::try_from(status & 0xff).unwrap_or(u8::MAX))),
+                Ok(WaitStatus::Exited(pid, status)) => {
+                    (pid, CommandEnd::Exited(u8::try_from(status & 0xff).unwrap_or(u8::MAX)))
+                }
                 Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, CommandEnd::Signaled(signal as i32)),
                 // A real-time signal's death, which nix cannot name.
                 Err(Errno::EINVAL) => continue,
@@ -317,9 +345,15 @@ impl<'a> Loop<'a> {
     }
 
     fn signal_command(&self, signal: Signal) {
-        let Some(command) = self.command.as_ref().filter(|command| !command.ended) else { return };
+        let Some(command) = self.command.as_ref().filter(|command| !command.ended) else {
+            return;
+        };
         // Not reaped yet, so the number is still the command's.
-        let sent = if command.own_group { killpg(command.pid, signal) } else { kill(command.pid, signal) };
+        let sent = if command.own_group {
+            killpg(command.pid, signal)
+        } else {
+            kill(command.pid, signal)
+        };
         if sent.is_err() && command.own_group {
             kill(command.pid, signal).ok();
         }
@@ -340,7 +374,11 @@ impl<'a> Loop<'a> {
         let me = Pid::this().as_raw();
         let others = self.not_of_the_tree();
         if let Sweep::Kill { since, named } = self.sweep {
-            if let Some(command) = self.command.as_ref().filter(|command| command.own_group && !command.ended) {
+            if let Some(command) = self
+                .command
+                .as_ref()
+                .filter(|command| command.own_group && !command.ended)
+            {
                 killpg(command.pid, Signal::SIGKILL).ok();
             }
             let living = tree::descendants(me, &others);
@@ -349,7 +387,10 @@ impl<'a> Loop<'a> {
             }
             if !named && !living.is_empty() && Moment::now().since(since) > UNDYING_AFTER {
                 let names: Vec<String> = living.iter().map(|process| process.describe()).collect();
-                (self.task.say)(Level::Notice, &format!("cannot be killed, so the lock is kept: {}", names.join(", ")));
+                (self.task.say)(
+                    Level::Notice,
+                    &format!("cannot be killed, so the lock is kept: {}", names.join(", ")),
+                );
                 self.sweep = Sweep::Kill { since, named: true };
             }
         }
@@ -435,7 +476,13 @@ impl<'a> Loop<'a> {
                 self.await_keeper();
             }
         }
-        Ran { outcome, hold: self.state.hold().cloned(), problem: self.state.problem().map(str::to_owned), acquired: self.acquired, ended }
+        Ran {
+            outcome,
+            hold: self.state.hold().cloned(),
+            problem: self.state.problem().map(str::to_owned),
+            acquired: self.acquired,
+            ended,
+        }
     }
 
     /// Until the keeper has ended, a second at the most.

@@ -42,9 +42,15 @@ pub enum Event {
     KeeperGone,
     /// The answer to [`Action::Claim`].
     Claimed(bool),
-    Signal { signal: Signal, from_kernel: bool },
+    Signal {
+        signal: Signal,
+        from_kernel: bool,
+    },
     /// The forked child could not become the command, and is gone.
-    NotStarted { found: bool, why: String },
+    NotStarted {
+        found: bool,
+        why: String,
+    },
     CommandEnded(CommandEnd),
     /// A look at the tree found nothing alive.
     TreeDead,
@@ -55,7 +61,9 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Take the offered hold in the shared page; answered by [`Event::Claimed`].
-    Claim { token: i64 },
+    Claim {
+        token: i64,
+    },
     /// Fork the command.
     Start(Hold),
     /// To the command's group, or to the command alone where it shares ours.
@@ -81,15 +89,23 @@ enum Phase {
     /// Nothing runs, nothing is held.
     Waiting,
     /// The hold is ours, but the command may not start yet.
-    Claiming { hold: Hold },
-    Running { since: Moment },
+    Claiming {
+        hold: Hold,
+    },
+    Running {
+        since: Moment,
+    },
     /// A stop signal was sent; SIGKILL follows at `kill_at` or the deadline.
-    Stopping { kill_at: Moment },
+    Stopping {
+        kill_at: Moment,
+    },
     Killing,
     /// The command has ended, what it left running is waited for.
     Straggling,
     /// The keeper was told to let go.
-    Releasing { by: Moment },
+    Releasing {
+        by: Moment,
+    },
     Over,
 }
 
@@ -144,7 +160,13 @@ impl Default for State {
 /// What follows from `event`. Every call judges the time too, so a late wake-up is never a late decision.
 pub fn step(rules: &Rules, policy: &Policy, state: &mut State, reading: Reading, event: Event) -> Vec<Action> {
     let mut actions = Vec::new();
-    let mut step = Step { rules, policy, state, reading, actions: &mut actions };
+    let mut step = Step {
+        rules,
+        policy,
+        state,
+        reading,
+        actions: &mut actions,
+    };
     step.happened(event);
     step.judge();
     actions
@@ -153,7 +175,10 @@ pub fn step(rules: &Rules, policy: &Policy, state: &mut State, reading: Reading,
 impl State {
     /// Something of the command's tree may be alive.
     pub const fn tree_may_live(&self) -> bool {
-        matches!(self.phase, Phase::Running { .. } | Phase::Stopping { .. } | Phase::Killing | Phase::Straggling)
+        matches!(
+            self.phase,
+            Phase::Running { .. } | Phase::Stopping { .. } | Phase::Killing | Phase::Straggling
+        )
     }
 
     pub const fn is_over(&self) -> bool {
@@ -203,7 +228,10 @@ impl State {
         let stopped = || command.map_or(String::new(), |end| format!("; it {end}"));
         match (&self.cause, command) {
             (Some(Cause::Lost(why)), _) => Outcome::Lost {
-                why: format!("the lock \"{name}\" was lost ({why}); the command was stopped{}", stopped()),
+                why: format!(
+                    "the lock \"{name}\" was lost ({why}); the command was stopped{}",
+                    stopped()
+                ),
                 command,
             },
             (Some(Cause::Outage), _) => Outcome::Lost {
@@ -213,9 +241,10 @@ impl State {
                 ),
                 command,
             },
-            (Some(Cause::Superseded(why)), _) => {
-                Outcome::Superseded { why: format!("{why}; the command was stopped{}", stopped()), command }
-            }
+            (Some(Cause::Superseded(why)), _) => Outcome::Superseded {
+                why: format!("{why}; the command was stopped{}", stopped()),
+                command,
+            },
             (Some(Cause::Overrun), _) => {
                 let limit = policy.max_runtime.map_or(0.0, |limit| limit.as_secs_f64());
                 let why = format!(
@@ -253,7 +282,10 @@ impl Step<'_> {
             Event::Claimed(taken) => self.claimed(taken),
             Event::Signal { signal, from_kernel } => self.signalled(signal, from_kernel),
             Event::NotStarted { found, why } => {
-                let why = format!("cannot run {}: {why}; the lock \"{}\" was released", self.policy.command, self.policy.name);
+                let why = format!(
+                    "cannot run {}: {why}; the lock \"{}\" was released",
+                    self.policy.command, self.policy.name
+                );
                 self.state.unrun = Some(Outcome::NotStarted { found, why });
                 self.release();
             }
@@ -289,7 +321,11 @@ impl Step<'_> {
                     self.release();
                 }
                 Phase::Running { .. } | Phase::Stopping { .. } | Phase::Straggling => {
-                    self.stop(Cause::Superseded(why), self.policy.stop_signal, self.reading.now + self.rules.grace);
+                    self.stop(
+                        Cause::Superseded(why),
+                        self.policy.stop_signal,
+                        self.reading.now + self.rules.grace,
+                    );
                 }
                 Phase::Killing | Phase::Releasing { .. } | Phase::Over => {}
             },
@@ -298,7 +334,10 @@ impl Step<'_> {
             FromKeeper::Left { problem } => {
                 if matches!(self.state.phase, Phase::Releasing { .. }) {
                     if let Some(problem) = problem {
-                        self.problem(format!("the lock \"{}\" could not be released: {problem}", self.policy.name));
+                        self.problem(format!(
+                            "the lock \"{}\" could not be released: {problem}",
+                            self.policy.name
+                        ));
                     }
                     self.finish();
                 } else {
@@ -412,7 +451,9 @@ impl Step<'_> {
             Some(first) if self.reading.now.since(first) >= self.rules.second_signal_after => {
                 // The signal itself has just been passed on.
                 self.raise_cause(Cause::Hurry);
-                self.state.phase = Phase::Stopping { kill_at: self.reading.now + self.rules.grace };
+                self.state.phase = Phase::Stopping {
+                    kill_at: self.reading.now + self.rules.grace,
+                };
             }
             Some(_) => {}
         }
@@ -465,7 +506,11 @@ impl Step<'_> {
                     self.raise_cause(Cause::Lost(why));
                     self.kill();
                 } else {
-                    self.stop(Cause::Lost(why), self.policy.stop_signal, self.reading.now + self.rules.lost_grace);
+                    self.stop(
+                        Cause::Lost(why),
+                        self.policy.stop_signal,
+                        self.reading.now + self.rules.lost_grace,
+                    );
                 }
             }
             // Already being killed, but until now the lock was ours.
@@ -489,7 +534,11 @@ impl Step<'_> {
                 self.act(Action::Signal(Signal::SIGCONT));
                 self.state.phase = Phase::Stopping { kill_at };
             }
-            Phase::Stopping { kill_at: before } => self.state.phase = Phase::Stopping { kill_at: kill_at.min(before) },
+            Phase::Stopping { kill_at: before } => {
+                self.state.phase = Phase::Stopping {
+                    kill_at: kill_at.min(before),
+                }
+            }
             // Only what the command left is alive; it gets no other warning.
             Phase::Straggling => self.kill(),
             Phase::Waiting | Phase::Claiming { .. } | Phase::Killing | Phase::Releasing { .. } | Phase::Over => {}
@@ -516,7 +565,9 @@ impl Step<'_> {
             self.finish_unreleased("meshlock's keeper process has ended");
             return;
         }
-        self.state.phase = Phase::Releasing { by: self.reading.now + self.rules.release_timeout };
+        self.state.phase = Phase::Releasing {
+            by: self.reading.now + self.rules.release_timeout,
+        };
         self.act(Action::Release);
     }
 
@@ -583,7 +634,10 @@ impl Step<'_> {
 
     /// Back into the terminal's stop, if all that woke us was our own watchfulness.
     fn stop_again(&mut self) {
-        if !matches!(self.state.phase, Phase::Waiting | Phase::Claiming { .. } | Phase::Running { .. }) {
+        if !matches!(
+            self.state.phase,
+            Phase::Waiting | Phase::Claiming { .. } | Phase::Running { .. }
+        ) {
             self.state.stopped_by = None;
         }
         if let Some(signal) = self.state.stopped_by {

@@ -43,7 +43,10 @@ impl Leader {
 impl Quarry {
     /// The command was started, as the leader of this group where it has one of its own.
     pub fn set_group(&mut self, group: Option<i32>) {
-        self.leader = group.map(|pid| Leader { pid, process: Process::living(pid) });
+        self.leader = group.map(|pid| Leader {
+            pid,
+            process: Process::living(pid),
+        });
     }
 
     /// Notes who descends from the guardian now; who was noted before and lives stays noted, for it may
@@ -75,13 +78,22 @@ impl Quarry {
     /// All that is alive of the hold.
     fn find(&self) -> BTreeSet<Process> {
         let spared = spared();
-        let mut found: BTreeSet<Process> = self.noted.iter().copied().filter(|process| process.is_alive()).collect();
+        let mut found: BTreeSet<Process> = self
+            .noted
+            .iter()
+            .copied()
+            .filter(|process| process.is_alive())
+            .collect();
         found.extend(tree::descendants(self.guardian, &spared));
         if let Some(group) = self.leader.and_then(Leader::group) {
             // The whole group at one blow first, so that it cannot outrun the search by forking.
             if tree::all().any(|pid| tree::group(pid) == Some(group) && Process::living(pid).is_some()) {
                 killpg(Pid::from_raw(group), Signal::SIGKILL).ok();
-                found.extend(tree::all().filter(|pid| tree::group(*pid) == Some(group)).filter_map(Process::living));
+                found.extend(
+                    tree::all()
+                        .filter(|pid| tree::group(*pid) == Some(group))
+                        .filter_map(Process::living),
+                );
             }
         }
         let ancestors: Vec<Process> = found.iter().copied().collect();
@@ -89,7 +101,9 @@ impl Quarry {
             found.extend(tree::descendants(process.pid, &spared));
         }
         // Last, since it is the slowest and only finds what escaped all else.
-        let marked = tree::all().filter(|pid| !spared.contains(pid)).filter(|pid| self.marks(*pid));
+        let marked = tree::all()
+            .filter(|pid| !spared.contains(pid))
+            .filter(|pid| self.marks(*pid));
         found.extend(marked.filter_map(Process::living));
         found.retain(|process| process.pid != self.guardian);
         found

@@ -41,7 +41,12 @@ impl Link {
     /// has a deadline for it.
     pub fn send<M: Serialize>(&self, message: &M) {
         if let Ok(bytes) = serde_json::to_vec(message) {
-            send(self.socket.as_raw_fd(), &bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL).ok();
+            send(
+                self.socket.as_raw_fd(),
+                &bytes,
+                MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
+            )
+            .ok();
         }
     }
 
@@ -125,7 +130,11 @@ impl Shared {
     }
 
     fn exchange(self, from: u64, to: u64) -> bool {
-        self.page.words().offer.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.page
+            .words()
+            .offer
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
     }
 }
 

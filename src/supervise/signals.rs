@@ -66,7 +66,10 @@ impl Signals {
                 Ok(Some(info)) => {
                     let number = i32::try_from(info.ssi_signo).ok()?;
                     if let Ok(signal) = Signal::try_from(number) {
-                        return Some(Caught { signal, from_kernel: info.ssi_code == libc::SI_KERNEL });
+                        return Some(Caught {
+                            signal,
+                            from_kernel: info.ssi_code == libc::SI_KERNEL,
+                        });
                     }
                 }
                 Ok(None) => break,
@@ -74,7 +77,10 @@ impl Signals {
                 Err(_) => break,
             }
         }
-        sys::was_continued().then_some(Caught { signal: Signal::SIGCONT, from_kernel: false })
+        sys::was_continued().then_some(Caught {
+            signal: Signal::SIGCONT,
+            from_kernel: false,
+        })
     }
 }
 

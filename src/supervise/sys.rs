@@ -224,7 +224,11 @@ pub struct Spawned {
 /// thread that forks (prctl(2)).
 pub fn spawn(exec: &Exec, inherited: &Inherited, changed: &[Signal]) -> Result<Spawned, Errno> {
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
-        strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+        strings
+            .iter()
+            .map(|string| string.as_ptr())
+            .chain([ptr::null()])
+            .collect()
     };
     let arguments = pointers(&exec.arguments);
     let environment = pointers(&exec.environment);
@@ -244,10 +248,21 @@ pub fn spawn(exec: &Exec, inherited: &Inherited, changed: &[Signal]) -> Result<S
                 // Here as well as in the child: whichever comes first. Refused once the child has exec'ed.
                 nix::unistd::setpgid(child, child).ok();
             }
-            Ok(Spawned { pid: child, exec_error: reader })
+            Ok(Spawned {
+                pid: child,
+                exec_error: reader,
+            })
         }
         ForkResult::Child => {
-            let error = become_command(exec, inherited, changed, guardian, &arguments, &environment, &mut script);
+            let error = become_command(
+                exec,
+                inherited,
+                changed,
+                guardian,
+                &arguments,
+                &environment,
+                &mut script,
+            );
             let bytes = (error as i32).to_ne_bytes();
             nix::unistd::write(&writer, &bytes).ok();
             // SAFETY: _exit(2) ends this process alone and runs no destructors.
@@ -275,7 +290,14 @@ fn become_command(
         return Errno::ESRCH;
     }
     for signal in changed {
-        disposition(*signal as i32, if inherited.ignores(*signal) { libc::SIG_IGN } else { libc::SIG_DFL });
+        disposition(
+            *signal as i32,
+            if inherited.ignores(*signal) {
+                libc::SIG_IGN
+            } else {
+                libc::SIG_DFL
+            },
+        );
     }
     if sigprocmask(SigmaskHow::SIG_SETMASK, Some(&inherited.mask), None).is_err() {
         return Errno::EINVAL;
@@ -323,7 +345,13 @@ pub fn signal_exactly(pid: i32, signal: Signal, is_it: impl FnOnce() -> bool) ->
     }
     // SAFETY: a NULL siginfo stands for kill(2)'s.
     let sent = unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal as i32, ptr::null::<libc::siginfo_t>(), 0)
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            fd.as_raw_fd(),
+            signal as i32,
+            ptr::null::<libc::siginfo_t>(),
+            0,
+        )
     };
     if sent < 0 { Err(Errno::last()) } else { Ok(()) }
 }
@@ -331,7 +359,11 @@ pub fn signal_exactly(pid: i32, signal: Signal, is_it: impl FnOnce() -> bool) ->
 /// Points descriptors 0–2 at /dev/null and closes all others but `keep`.
 pub fn keep_only(keep: BorrowedFd) -> Result<(), Errno> {
     use nix::fcntl::{OFlag, open};
-    let null = open(c"/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty())?;
+    let null = open(
+        c"/dev/null",
+        OFlag::O_RDWR | OFlag::O_CLOEXEC,
+        nix::sys::stat::Mode::empty(),
+    )?;
     for fd in 0..3 {
         // SAFETY: replaces a descriptor that nothing in this process owns.
         if unsafe { libc::dup2(null.as_raw_fd(), fd) } == -1 {
@@ -376,5 +408,6 @@ pub fn set_name(name: &CStr) {
 pub fn readable<T: AsRawFd>(owner: T) -> std::io::Result<tokio::io::unix::AsyncFd<T>> {
     // SAFETY: the only types handed in, `Link` and `Alarm`, own their descriptor: it stays open and the same
     // until they are dropped, which deregisters it first.
-    unsafe { tokio::io::unix::AsyncFd::register_with_interest(owner, tokio::io::Interest::READABLE) }.map_err(Into::into)
+    unsafe { tokio::io::unix::AsyncFd::register_with_interest(owner, tokio::io::Interest::READABLE) }
+        .map_err(Into::into)
 }

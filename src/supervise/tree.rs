@@ -41,7 +41,9 @@ impl Process {
 /// The children of `pid`, zombies included. An empty answer is exact; while children end, a full one can
 /// miss some (proc(5) on `children`), so who wants none left asks again until it is empty.
 pub fn children(pid: i32) -> Vec<i32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     for thread in threads.flatten() {
         match fs::read_to_string(thread.path().join("children")) {
@@ -55,7 +57,9 @@ pub fn children(pid: i32) -> Vec<i32> {
 }
 
 fn children_by_parent(parent: i32) -> Vec<i32> {
-    all().filter(|pid| stat(*pid).is_some_and(|(_, of, _)| of == parent)).collect()
+    all()
+        .filter(|pid| stat(*pid).is_some_and(|(_, of, _)| of == parent))
+        .collect()
 }
 
 /// All living descendants of `pid`, those below `except` left out.
@@ -76,12 +80,18 @@ pub fn descendants(pid: i32, except: &BTreeSet<i32>) -> Vec<Process> {
 
 /// Every process number of the machine.
 pub fn all() -> impl Iterator<Item = i32> {
-    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// The process group of `pid`.
 pub fn group(pid: i32) -> Option<i32> {
-    nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(pid))).ok().map(nix::unistd::Pid::as_raw)
+    nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(pid)))
+        .ok()
+        .map(nix::unistd::Pid::as_raw)
 }
 
 /// State, parent and start time. The program's name, in parentheses, may itself hold parentheses and blanks.

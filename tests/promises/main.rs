@@ -10,6 +10,9 @@ mod harness;
 
 mod contention;
 mod handover;
+mod interop;
 mod loss;
 mod run;
+mod signals;
+mod terminal;
 mod tree;

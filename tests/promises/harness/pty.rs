@@ -119,8 +119,9 @@ impl Terminal {
         }
     }
 
-    pub(crate) fn shell(&self) -> i32 {
-        self.shell.id().cast_signed()
+    /// The connection breaks: what a terminal's driver sends to its session then is HUP.
+    pub(crate) fn hang_up(&self) {
+        proc::signal(self.shell.id().cast_signed(), Signal::SIGHUP);
     }
 
     /// All living processes of the session, and what has left it.
