@@ -61,7 +61,7 @@ fn the_record_says_who_holds_and_why() {
     Meshlock::run(etcd, &name)
         .args(["-n"])
         .finish()
-        .stderr_line([name.as_str(), "team-invoices", "month end"])
+        .stderr_line([name.as_str(), "month end"])
         .status(75);
     let_go(holder);
 }

@@ -275,13 +275,21 @@ fn an_open_record_without_its_entry_delays_a_start_by_a_tenth_of_its_ttl() {
 fn no_wait_beside_an_unclean_departure_does_not_run_at_once() {
     let etcd = Etcd::shared();
     let name = unique("open");
+    let record = r#"{"format":1,"ttl_ms":20000,"host":"gone","user":"u","pid":1,"program":"p","started":"2026-01-01T00:00:00Z"}"#;
+    etcd.put(&format!("meshlock/open/{name}/1f"), record);
+    let start = Instant::now();
+    let code = Meshlock::run(etcd, &name).args(["-q", "-n"]).start().code();
+    let delayed = start.elapsed() >= Duration::from_secs(2);
+    assert!(code == Some(75) || code == Some(0) && delayed, "{code:?} after {:?}", start.elapsed());
+}
+
+#[test]
+fn the_handover_delay_counts_as_waiting() {
+    let etcd = Etcd::shared();
+    let name = unique("open");
     let record = r#"{"format":1,"ttl_ms":300000,"host":"gone","user":"u","pid":1,"program":"p","started":"2026-01-01T00:00:00Z"}"#;
     etcd.put(&format!("meshlock/open/{name}/1f"), record);
-    Meshlock::run(etcd, &name)
-        .args(["-n"])
-        .finish()
-        .stderr_line([name.as_str()])
-        .status(75);
+    Meshlock::run(etcd, &name).args(["-q", "-w", "0.5"]).finish().status(75);
 }
 
 #[test]
@@ -306,7 +314,7 @@ fn a_slow_command_is_not_followed_before_its_end() {
     let mut holder = Meshlock::run(etcd, &name)
         .stdin(Stdio::piped())
         .sh(&format!(
-            "trap 'echo term' TERM; {} & echo $$; while ! read -r _; do :; done; kill -9 $!; exit 3",
+            "(trap '' TERM; exec {}) & trap 'echo term' TERM; echo $$; while ! read -r _; do :; done; kill -9 $!; exit 3",
             observer.script()
         ))
         .start();

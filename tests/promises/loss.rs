@@ -106,7 +106,7 @@ fn a_persons_break_stops_the_command_and_lets_go() {
     for kind in ["break", "make-way"] {
         let name = unique("broken");
         let mut running = Meshlock::run(etcd, &name)
-            .sh("trap 'echo cleaned; exit 0' TERM; echo held; while :; do sleep 0.02; done")
+            .sh("exec 2>&-; trap 'echo cleaned; exit 0' TERM; echo held; while :; do sleep 0.02; done")
             .start();
         running.wait_for_stdout("held");
         let entry = etcd.wait_for_queue(&name, 1).remove(0);
@@ -245,7 +245,7 @@ fn the_stop_is_polite_first_and_final_by_the_deadline() {
     let mut etcd = Etcd::start();
     let mut running = Meshlock::run(&etcd, "polite")
         .args(["--ttl", "5", "--grace", "1.5", "--stop-signal", "USR1"])
-        .sh("trap 'echo asked' USR1; echo held; while :; do sleep 0.02; done")
+        .sh("exec 2>&-; trap 'echo asked' USR1; echo held; while :; do sleep 0.02; done")
         .start();
     running.wait_for_stdout("held");
     etcd.kill();
@@ -257,7 +257,7 @@ fn a_command_that_obeys_the_stop_is_lost_all_the_same() {
     let mut etcd = Etcd::start();
     let mut running = Meshlock::run(&etcd, "obedient")
         .args(["--ttl", "4"])
-        .sh("trap 'exit 0' TERM; echo held; while :; do sleep 0.02; done")
+        .sh("exec 2>&-; trap 'exit 0' TERM; echo held; while :; do sleep 0.02; done")
         .start();
     running.wait_for_stdout("held");
     etcd.kill();
@@ -426,7 +426,7 @@ fn max_runtime_stops_releases_and_says_so() {
     let name = unique("overrun");
     let running = Meshlock::run(etcd, &name)
         .args(["--max-runtime", "0.3"])
-        .sh("trap 'echo asked; exit 0' TERM; while :; do sleep 0.02; done");
+        .sh("exec 2>&-; trap 'echo asked; exit 0' TERM; while :; do sleep 0.02; done");
     running
         .finish()
         .stdout("asked\n")

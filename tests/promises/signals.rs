@@ -1,5 +1,7 @@
 //! Signals to meshlock reach the command as if it had got them itself, where no terminal is involved;
 //! meshlock stays until the command has ended.
+//!
+//! Some scripts close their stderr: dash tells there of children that a forwarded signal hit as well.
 
 use crate::harness::observer::helper;
 use crate::harness::{Etcd, Meshlock, Observer, Running, eventually, pass, proc, so, unique};
@@ -54,7 +56,7 @@ fn each_signal_reaches_the_command_once_under_its_own_name() {
 fn the_commands_group_gets_what_is_forwarded() {
     let name = unique("group");
     let mut running = Meshlock::run(Etcd::shared(), &name)
-        .sh("(trap 'echo child; exit' TERM; echo up; while :; do sleep 0.02; done) & trap 'wait $!; echo parent; exit 3' TERM; while :; do sleep 0.02; done")
+        .sh("exec 2>&-; (trap 'echo child; exit' TERM; echo up; while :; do sleep 0.02; done) & trap 'wait $!; echo parent; exit 3' TERM; while :; do sleep 0.02; done")
         .start();
     running.wait_for_stdout("up");
     running.signal(Signal::SIGTERM);
@@ -80,7 +82,7 @@ fn a_trap_runs_once_and_its_status_counts() {
     let etcd = Etcd::shared();
     let name = unique("trap");
     let mut running = Meshlock::run(etcd, &name)
-        .sh("trap 'echo term; exit 9' TERM; echo up; while :; do sleep 0.02; done")
+        .sh("exec 2>&-; trap 'echo term; exit 9' TERM; echo up; while :; do sleep 0.02; done")
         .start();
     running.wait_for_stdout("up");
     running.signal(Signal::SIGTERM);
@@ -133,7 +135,7 @@ fn a_repeated_signal_at_once_is_one_signal() {
     // GNU timeout, service managers and CI agents send the same signal to a group and to its leader.
     let mut running = Meshlock::run(Etcd::shared(), unique("repeated"))
         .args(["--grace", "0.1"])
-        .sh("trap 'echo term' TERM; echo up; n=0; while [ $n -lt 40 ]; do sleep 0.02; n=$((n + 1)); done; exit 6")
+        .sh("exec 2>&-; trap 'echo term' TERM; echo up; n=0; while [ $n -lt 40 ]; do sleep 0.02; n=$((n + 1)); done; exit 6")
         .start();
     running.wait_for_stdout("up");
     running.signal(Signal::SIGTERM);

@@ -54,14 +54,14 @@ fn a_killed_guardian_takes_its_tree_with_it() {
 #[test]
 fn a_killed_keeper_is_noticed_by_the_deadline() {
     let (holder, name) = followed(|holder| proc::signal(holder.keeper(), Signal::SIGKILL));
-    holder.finish().stderr_line([name.as_str(), "lost"]).status(79);
+    let said = holder.finish().any_stderr().status(79);
+    assert!(said.stderr.contains("keeper") && said.stderr.contains(&name), "{}", said.stderr);
 }
 
 #[test]
 fn a_stopped_keeper_is_noticed_by_the_deadline_and_reaped() {
-    let (holder, name) = followed(|holder| proc::signal(holder.keeper(), Signal::SIGSTOP));
+    let (holder, _) = followed(|holder| proc::signal(holder.keeper(), Signal::SIGSTOP));
     holder.finish().any_stderr().status(79);
-    assert!(!name.is_empty());
 }
 
 #[test]
@@ -82,12 +82,11 @@ fn a_stopped_guardian_wakes_by_itself() {
 
 #[test]
 fn both_halves_stopped_wake_by_themselves() {
-    let (holder, name) = followed(|holder| {
+    let (holder, _) = followed(|holder| {
         proc::signal(holder.keeper(), Signal::SIGSTOP);
         holder.signal(Signal::SIGSTOP);
     });
     holder.finish().any_stderr().status(79);
-    assert!(!name.is_empty());
 }
 
 #[test]
