@@ -414,7 +414,7 @@ fn the_report_says_how_the_loss_came_about() {
         .status(79);
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("JSON");
     assert_eq!(
-        report.pointer("/result").and_then(|value| value.as_str()),
+        report.pointer("/outcome").and_then(|value| value.as_str()),
         Some("lost"),
         "{report}"
     );

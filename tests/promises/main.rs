@@ -8,11 +8,16 @@
 
 mod harness;
 
+mod connection;
 mod contention;
+mod exit_status;
 mod handover;
 mod interop;
 mod loss;
+mod records;
+mod release;
 mod run;
+mod settings;
 mod signals;
 mod terminal;
 mod tree;

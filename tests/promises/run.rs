@@ -139,7 +139,10 @@ fn the_commands_variables_say_what_is_held() {
     let entry: serde_json::Value = serde_json::from_str(entry).expect("JSON");
     assert_eq!(held_name, name);
     assert_eq!(Some(token), number(&entry, "/kvs/0/create_revision").as_deref());
-    let id = entry.pointer("/header/cluster_id").and_then(serde_json::Value::as_u64).expect("an id");
+    let id = entry
+        .pointer("/header/cluster_id")
+        .and_then(serde_json::Value::as_u64)
+        .expect("an id");
     assert_eq!(cluster, format!("{id:x}"), "as etcdctl prints it");
     assert_eq!(key, format!("meshlock/lock/{}/{leases}", name.replace(' ', "%20")));
     assert_eq!(endpoints, etcd.endpoint());
@@ -346,7 +349,10 @@ fn inherited_descriptors_pass_and_none_of_ours_leaks() {
         .sh("echo $$; read -r _")
         .start();
     let command: i32 = running.wait_for_stdout("\n").trim().parse().expect("a pid");
-    let numbers: Vec<i32> = proc::descriptors(command).into_iter().map(|(number, _)| number).collect();
+    let numbers: Vec<i32> = proc::descriptors(command)
+        .into_iter()
+        .map(|(number, _)| number)
+        .collect();
     assert_eq!(numbers, expected, "{:?}", proc::descriptors(command));
     // The keeper outlives commands and callers at times: what it holds open would keep their pipes open.
     for (number, target) in proc::descriptors(running.keeper()) {

@@ -152,8 +152,10 @@ fn a_job_that_is_stopped_for_longer_than_the_ttl_keeps_the_lock() {
     terminal.expect_prompt();
     let entry = etcd.wait_for_queue(&name, 1);
     pass(Duration::from_secs(6));
-    assert_eq!(etcd.queue(&name), entry);
+    assert_eq!(etcd.queue(&name), entry, "{}", terminal.screen());
+    let before = observer.holds()[0].last;
     terminal.line("fg");
+    eventually("the command stamps again", || so(observer.holds()[0].last > before));
     terminal.keys(CTRL_C);
     terminal.expect_prompt();
     etcd.assert_clean(&name);

@@ -55,7 +55,11 @@ fn a_killed_guardian_takes_its_tree_with_it() {
 fn a_killed_keeper_is_noticed_by_the_deadline() {
     let (holder, name) = followed(|holder| proc::signal(holder.keeper(), Signal::SIGKILL));
     let said = holder.finish().any_stderr().status(79);
-    assert!(said.stderr.contains("keeper") && said.stderr.contains(&name), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("keeper") && said.stderr.contains(&name),
+        "{}",
+        said.stderr
+    );
 }
 
 #[test]

@@ -309,10 +309,7 @@ impl Running {
     /// The exit status alone, where it is only a part of what is asked; `None` after a signal.
     #[track_caller]
     pub(crate) fn code(self) -> Option<i32> {
-        let finished = self.finish();
-        let code = finished.status.code();
-        drop(finished);
-        code
+        self.finish().code()
     }
 
     /// What somebody who reads of a failure wants to know.
@@ -385,6 +382,11 @@ impl Finished {
         self
     }
 
+    /// The exit status, `None` after a signal.
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
     #[track_caller]
     pub(crate) fn success(self) -> Said {
         self.status(0)
@@ -394,6 +396,13 @@ impl Finished {
     pub(crate) fn status(self, status: i32) -> Said {
         let right = self.status.code() == Some(status);
         self.close(right, &format!("exit status {status}"))
+    }
+
+    /// Where two statuses are right.
+    #[track_caller]
+    pub(crate) fn any_code<const N: usize>(self, codes: [i32; N]) -> Said {
+        let right = self.code().is_some_and(|code| codes.contains(&code));
+        self.close(right, &format!("one of {codes:?}"))
     }
 
     #[track_caller]

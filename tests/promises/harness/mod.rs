@@ -8,9 +8,10 @@ pub(crate) mod observer;
 pub(crate) mod proc;
 pub(crate) mod proxy;
 pub(crate) mod pty;
+pub(crate) mod tls;
 
 pub(crate) use etcd::{Cluster, Etcd};
-pub(crate) use meshlock::{Meshlock, Running};
+pub(crate) use meshlock::{Finished, Meshlock, Running};
 pub(crate) use observer::Observer;
 pub(crate) use proxy::Proxy;
 pub(crate) use pty::Terminal;

@@ -119,6 +119,11 @@ impl Terminal {
         }
     }
 
+    /// All that was ever on the screen, for the account of a failure.
+    pub(crate) fn screen(&self) -> String {
+        self.screen.lock().expect("not poisoned").clone()
+    }
+
     /// The connection breaks: what a terminal's driver sends to its session then is HUP.
     pub(crate) fn hang_up(&self) {
         proc::signal(self.shell.id().cast_signed(), Signal::SIGHUP);
