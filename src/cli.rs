@@ -15,7 +15,12 @@ use std::path::PathBuf;
 /// many machines. It stops the command, and all that the command started, before the lock could be
 /// anyone else's.
 #[derive(Parser)]
-#[command(name = "meshlock", version, propagate_version = true, disable_help_subcommand = true)]
+#[command(
+    name = "meshlock",
+    version,
+    disable_help_subcommand = true,
+    arg_required_else_help = false
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -32,7 +37,7 @@ pub enum Command {
 /// own exit status is passed on. Should the lock be lost, the command and everything it started are
 /// stopped before another holder starts.
 ///
-/// Options go before NAME; everything after it is COMMAND and its arguments, passed on untouched.
+/// Options go before COMMAND; everything after it is its own and passed on untouched.
 #[derive(Args)]
 #[command(
     after_help = "Exit statuses, the environment and the meaning of each option: meshlock run --help, meshlock-run(1).",
@@ -248,13 +253,14 @@ pub struct Output {
 /// clap's several lines on a wrong command line as one of ours.
 pub fn refusal(error: &clap::Error) -> Failure {
     let rendered = error.render().to_string();
-    let first = rendered
-        .split("\n\n")
-        .next()
-        .unwrap_or_default()
-        .trim_start_matches("error: ");
-    let what = first.split_whitespace().collect::<Vec<_>>().join(" ");
-    Failure::new(FailureKind::Usage, format!("{what}; see meshlock run --help"))
+    let first = rendered.split("\n\n").next().unwrap_or_default();
+    let words: Vec<_> = first.trim_start_matches("error: ").split_whitespace().collect();
+    let help = if rendered.contains("Usage: meshlock run") {
+        "meshlock run --help"
+    } else {
+        "meshlock --help"
+    };
+    Failure::new(FailureKind::Usage, format!("{}; see {help}", words.join(" ")))
 }
 
 fn after_long_help() -> StyledStr {
@@ -267,7 +273,54 @@ fn after_long_help() -> StyledStr {
     );
     for row in EXIT_STATUSES {
         // Writing to a String cannot fail.
-        write!(help, "\n{:>6}  {}: {}", row.status, row.name, row.meaning).ok();
+        write!(help, "  {}  {}\n          {}\n", row.status, row.name, row.meaning).ok();
     }
     help.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_told_in_one_line() {
+        for (arguments, line) in [
+            (
+                "",
+                "'meshlock' requires a subcommand but one was not provided [subcommands: run]; see meshlock --help",
+            ),
+            ("rin x ls", "unrecognized subcommand 'rin'; see meshlock --help"),
+            (
+                "run x",
+                "the following required arguments were not provided: <COMMAND>...; see meshlock run --help",
+            ),
+            (
+                "run --bogus x ls",
+                "unexpected argument '--bogus' found; see meshlock run --help",
+            ),
+            (
+                "run -nw 5 x ls",
+                "the argument '--no-wait' cannot be used with '--wait <DURATION>'; see meshlock run --help",
+            ),
+        ] {
+            let arguments = ["meshlock"].into_iter().chain(arguments.split_whitespace());
+            let error = Cli::try_parse_from(arguments).err().expect("an error");
+            assert_eq!(refusal(&error).why, line);
+        }
+    }
+
+    #[test]
+    fn options_may_follow_the_name_and_the_last_of_two_counts() {
+        let Command::Run(run) = Cli::try_parse_from(["meshlock", "run", "--ttl=5", "x", "--ttl", "6", "ls", "--ttl=7"])
+            .expect("arguments")
+            .command;
+        assert_eq!(run.holding.ttl, Some("6".into()));
+        assert_eq!(run.command, ["ls", "--ttl=7"]);
+    }
 }

@@ -2,13 +2,14 @@
 //! nothing: what follows from an answer is [`super::keeper`]'s affair.
 
 use super::keys::Place;
-use super::record::{self, Freeze, Holder, Open, Run};
+use super::record::{Holder, Open, Run};
+pub use super::view::{Ahead, Entry, Granted, Renewal, Stale, View};
+use super::view::{entry, frozen, stale};
 use crate::moment::Moment;
-use crate::rules::{Rules, TTL_RANGE};
+use crate::rules::Rules;
 pub use crate::store::Change;
 use crate::store::etcd::Etcd;
 use crate::store::{Answer, Fault, Found, If, Item, Op, Order, Read, Txn, What};
-use serde::Deserialize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
@@ -19,75 +20,8 @@ const FEW: u32 = 16;
 const MANY: u32 = 1000;
 /// Entries before ours that a re-read counts.
 const COUNTED: u32 = 100;
-/// etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
-const CLEARED_AT_ONCE: usize = 100;
-
-/// What one read, or the answer of a transaction, says of the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
-    pub cluster: u64,
-    /// The create revision of our own entry; `None` where it is not there (any more).
-    pub mine: Option<i64>,
-    /// Who is before us (or, without an entry of ours, there at all).
-    pub ahead: Option<Ahead>,
-    /// Open records older than our own entry whose entries are gone: unclean departures. Meaningful only
-    /// where nobody is ahead.
-    pub stale: Vec<Stale>,
-    /// While it is there nobody starts; the value's words, for the user.
-    pub frozen: Option<String>,
-    /// What is asked of our entry: written before the watch began, it is seen only here.
-    pub ask: Option<Vec<u8>>,
-    /// Run records up to and with this key are to go when the next one is written.
-    pub oldest_kept: Option<String>,
-}
-
-/// The entries before ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ahead {
-    /// How many; a re-read by a waiter stops counting at 100.
-    pub count: i64,
-    /// The oldest: it holds the lock.
-    pub holder: Entry,
-    /// The key of the youngest: its departure is what we wait for.
-    pub predecessor: String,
-}
-
-/// An entry of the queue, as a person is told of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub key: String,
-    pub token: i64,
-    pub lease: i64,
-    /// `ci@runner-7 (pid 4121) since 14:02:11Z`, or `unknown (not meshlock)` where we cannot read the record.
-    pub who: String,
-}
-
-/// An open record without its entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stale {
-    pub key: String,
-    /// The TTL of the lease that ended uncleanly.
-    pub ttl: Duration,
-}
-
-/// The answer of a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Granted {
-    /// When its first try was sent.
-    pub sent: Moment,
-    pub ttl: Duration,
-}
-
-/// What came of a renewal that was answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Renewal {
-    /// Answered in time, and confirmed by a linearizable read of our entry in the same raft term.
-    Accepted { sent: Moment, ttl: Duration },
-    /// A linearizable read from a member of our cluster lacks our entry: proof of loss.
-    Gone { why: String },
-    /// Neither: try again.
-    Unproven { why: String },
-}
+/// Two keys each; etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
+const CLEARED_AT_ONCE: usize = 50;
 
 /// The queue of one lock, and us in it. Cheap to clone.
 #[derive(Clone)]
@@ -211,7 +145,7 @@ impl Queue {
                 ],
                 then: now
                     .iter()
-                    .map(|key| Op::Delete { key: key.clone() })
+                    .flat_map(|key| self.remains(key))
                     .chain(reads.clone())
                     .collect(),
                 otherwise: reads,
@@ -229,22 +163,18 @@ impl Queue {
     /// (etcd-io/etcd#15247: it goes on answering after a pause, while the new one lets the lease run out);
     /// a linearizable read in the answer's own term shows that there was no newer leader when it was given.
     pub async fn renew(&self, lease: i64, token: i64, rules: &Rules) -> Result<Renewal, Fault> {
+        match self.renew_once(lease, token, rules.answer_within).await {
+            Err(Fault::Replaced { why }) => Ok(Renewal::Gone { why }),
+            outcome => outcome,
+        }
+    }
+
+    async fn renew_once(&self, lease: i64, token: i64, within: Duration) -> Result<Renewal, Fault> {
         let store = &self.0.store;
-        let within = rules.answer_within;
-        let gone_if_replaced = |fault| match fault {
-            Fault::Replaced { why } => Ok(Renewal::Gone { why }),
-            fault => Err(fault),
-        };
-        let alive = match store.keep_alive(lease, within).await {
-            Ok(alive) => alive,
-            Err(fault) => return gone_if_replaced(fault),
-        };
+        let alive = store.keep_alive(lease, within).await?;
         let late = Moment::now().since(alive.sent) > within;
         let entry = one(self.0.place.entry(lease));
-        let answer = match store.txn_once(read_only(vec![Op::Read(entry)]), within).await {
-            Ok(answer) => answer,
-            Err(fault) => return gone_if_replaced(fault),
-        };
+        let answer = store.txn_once(read_only(vec![Op::Read(entry)]), within).await?;
         let term = answer.term;
         let Some(entry) = only(answer.reads).filter(|entry| entry.created == token) else {
             return Ok(Renewal::Gone {
@@ -344,6 +274,19 @@ impl Queue {
         ])
     }
 
+    /// What an unclean departure left: the open record, and what was asked of its entry.
+    fn remains(&self, open: &str) -> Vec<Op> {
+        let place = &self.0.place;
+        let lease = open
+            .strip_prefix(&place.opens())
+            .map(|lease| i64::from_str_radix(lease, 16));
+        let ask = lease.and_then(Result::ok).map(|lease| place.ask(lease));
+        ask.into_iter()
+            .chain([open.to_owned()])
+            .map(|key| Op::Delete { key })
+            .collect()
+    }
+
     /// What a [`View`] is made of, in the order in which [`Queue::view`] takes it apart.
     fn reads(&self, lease: Option<i64>, token: Option<i64>) -> Vec<Op> {
         let place = &self.0.place;
@@ -402,10 +345,13 @@ impl Queue {
             }),
             _ => None,
         };
-        let own = lease.map(|lease| place.open(lease));
-        if ahead.is_none() && opens.items.len() >= FEW as usize {
+        // Those of the entries ahead lie here too: only when these are gone does an open record say anything.
+        if ahead.is_some() {
+            opens.items.clear();
+        } else if opens.items.len() >= FEW as usize {
             opens = self.all_opens(token.or(mine)).await?;
         }
+        let own = lease.map(|lease| place.open(lease));
         Ok(View {
             cluster: answer.cluster,
             mine,
@@ -462,73 +408,4 @@ fn only(reads: Vec<Found>) -> Option<Item> {
 fn put(key: String, record: &impl serde::Serialize, lease: i64) -> Result<Op, Fault> {
     let value = serde_json::to_vec(record).map_err(|error| Fault::Internal { why: error.to_string() })?;
     Ok(Op::Put { key, value, lease })
-}
-
-fn entry(item: &Item) -> Entry {
-    Entry {
-        key: item.key.clone(),
-        token: item.created,
-        lease: item.lease,
-        who: Holder::parse(&item.value).map_or_else(|| "unknown (not meshlock)".to_owned(), |holder| who(&holder)),
-    }
-}
-
-fn who(holder: &Holder) -> String {
-    let Holder {
-        user,
-        host,
-        pid,
-        started,
-        purpose,
-        ..
-    } = holder;
-    let reason = purpose
-        .reason
-        .as_ref()
-        .map(|reason| format!(": {reason}"))
-        .unwrap_or_default();
-    printable(&format!("{user}@{host} (pid {pid}) since {started}{reason}"))
-}
-
-fn frozen(item: &Item) -> String {
-    let freeze = serde_json::from_slice::<Freeze>(&item.value)
-        .ok()
-        .filter(|freeze| freeze.format == record::FORMAT)
-        .unwrap_or_default();
-    let by = if freeze.by.is_empty() {
-        "somebody unknown"
-    } else {
-        &freeze.by
-    };
-    let reason = if freeze.reason.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", freeze.reason)
-    };
-    printable(&format!("by {by}{reason}"))
-}
-
-fn stale(item: &Item) -> Stale {
-    /// The one field that counts, whatever the format.
-    #[derive(Deserialize)]
-    struct Ttl {
-        ttl_ms: u64,
-    }
-    Stale {
-        key: item.key.clone(),
-        // One that we cannot read may be of the longest lease there is.
-        ttl: serde_json::from_slice::<Ttl>(&item.value)
-            .map_or(*TTL_RANGE.end(), |open| Duration::from_millis(open.ttl_ms)),
-    }
-}
-
-/// Written by others, shown on a terminal.
-fn printable(text: &str) -> String {
-    text.chars()
-        .flat_map(|letter| {
-            let escaped = letter.is_control().then(|| letter.escape_default());
-            let plain = escaped.is_none().then_some(letter);
-            escaped.into_iter().flatten().chain(plain)
-        })
-        .collect()
 }

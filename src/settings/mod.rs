@@ -83,6 +83,7 @@ const TEXT_LIMIT: usize = 1024;
 /// come from.
 pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
     let sources = Sources(environment);
+    refuse_option_as_command(&typed.command)?;
     let records = &typed.records;
     let keep = |text: &str| whole_number(text, KEEP_LIMIT);
     let status = |text: &str| whole_number(text, u32::from(u8::MAX));
@@ -119,6 +120,21 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         report: report(records.report.as_deref(), &sources)?,
         command: typed.command,
     })
+}
+
+/// clap takes an unknown option between NAME and COMMAND for the command: a misspelt one would be found out only
+/// with the lock in hand.
+fn refuse_option_as_command(command: &[OsString]) -> Result<(), Failure> {
+    match command.first() {
+        Some(program) if program.as_encoded_bytes().starts_with(b"-") => Err(Failure::new(
+            FailureKind::Usage,
+            format!(
+                "unknown option {0}; see meshlock run --help (for a command of that name, write its path, as in ./{0})",
+                program.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn read<T>(

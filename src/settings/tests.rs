@@ -166,6 +166,17 @@ fn the_commands_arguments_pass_untouched() {
 }
 
 #[test]
+fn an_unknown_option_is_not_taken_for_the_command() {
+    let arguments = ["meshlock", "run", "x", "--max-runtme", "5m", "ls"];
+    let Command::Run(typed) = Cli::try_parse_from(arguments).expect("arguments").command;
+    let failure = run(typed, &Environment::from_iter([("", ""); 0]))
+        .err()
+        .expect("a failure");
+    assert_eq!(failure.kind, FailureKind::Usage);
+    assert!(failure.why.starts_with("unknown option --max-runtme; "), "{failure}");
+}
+
+#[test]
 fn endpoints_get_the_scheme_that_the_tls_files_imply() {
     let directory = tempfile::tempdir().expect("a directory");
     let ca = directory.path().join("ca.pem");

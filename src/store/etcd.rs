@@ -2,13 +2,13 @@
 //! time-out (etcdv3/etcd-client#39: the crate's own balancer goes on using dead members). Every call is
 //! bounded and may be repeated. Knows neither queues nor records.
 
-use super::{Alive, Answer, Change, Fault, Found, If, Item, Op, Order, Read, Txn, What, fault};
+use super::wire::{self, Answered, cluster, commit};
+use super::{Alive, Answer, Change, Fault, Txn, fault};
 use crate::moment::Moment;
 use crate::settings::{Connection, Tls};
 use etcd_client::{
-    Certificate, Channel, Client, Compare, CompareOp, ConnectOptions, DeleteOptions, Error, EventType, GetOptions,
-    Identity, LeaseGrantOptions, PutOptions, ResponseHeader, SortOrder, SortTarget, TlsOptions, TxnOp, TxnOpResponse,
-    WatchResponse, WatchStream,
+    Certificate, Channel, Client, ConnectOptions, Error, EventType, Identity, LeaseGrantOptions, ResponseHeader,
+    TlsOptions, WatchResponse, WatchStream,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -76,13 +76,13 @@ impl Etcd {
 
     /// One transaction, at each endpoint in turn until one answers.
     pub async fn txn(&self, txn: Txn) -> Result<Answer, Fault> {
-        let txn = etcd_txn(txn);
+        let txn = wire::txn(txn);
         self.each(&|client| commit(client, txn.clone())).await
     }
 
     /// The same at one endpoint, answered within the time given.
     pub async fn txn_once(&self, txn: Txn, within: Duration) -> Result<Answer, Fault> {
-        let txn = etcd_txn(txn);
+        let txn = wire::txn(txn);
         self.once(within, &|client| commit(client, txn.clone())).await
     }
 
@@ -91,7 +91,7 @@ impl Etcd {
     pub async fn grant(&self, lease: i64, ttl: Duration) -> Result<Duration, Fault> {
         let seconds = i64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i64::MAX);
         let granted = self
-            .each(&async |mut client: Client| {
+            .each(&|mut client: Client| async move {
                 let asked = LeaseGrantOptions::new().with_id(lease);
                 match client.lease_grant(seconds, Some(asked)).await {
                     Ok(granted) => Ok((cluster(granted.header()), granted.ttl())),
@@ -111,7 +111,7 @@ impl Etcd {
     /// One renewal at one endpoint, on a stream of its own: on a kept one an answer cannot be told from that
     /// to an earlier request, and it ends with its connection. Bounded, connection set-up apart, by `within`.
     pub async fn keep_alive(&self, lease: i64, within: Duration) -> Result<Alive, Fault> {
-        self.once(within, &async |mut client: Client| {
+        self.once(within, &|mut client: Client| async move {
             // etcd-client reads the first answer itself and drops it, and TTL and term with it. So a second
             // request follows, and counts.
             let (mut keeper, mut answers) = match client.lease_keep_alive(lease).await {
@@ -147,10 +147,12 @@ impl Etcd {
 
     /// Ends the lease and all that is bound to it; that it is not there is success.
     pub async fn revoke(&self, lease: i64) -> Result<(), Fault> {
-        self.each(&async |mut client: Client| match client.lease_revoke(lease).await {
-            Ok(revoked) => Ok((cluster(revoked.header()), ())),
-            Err(error) if fault::status_says(&error, "requested lease not found") => Ok((None, ())),
-            Err(error) => Err(error),
+        self.each(&|mut client: Client| async move {
+            match client.lease_revoke(lease).await {
+                Ok(revoked) => Ok((cluster(revoked.header()), ())),
+                Err(error) if fault::status_says(&error, "requested lease not found") => Ok((None, ())),
+                Err(error) => Err(error),
+            }
         })
         .await
     }
@@ -218,11 +220,13 @@ impl Etcd {
     }
 
     /// A call at each endpoint in turn until one answers, all within `--dial-timeout`.
-    async fn each<T, F>(&self, call: &F) -> Result<T, Fault>
+    async fn each<T, F, Fut>(&self, call: &F) -> Result<T, Fault>
     where
-        F: AsyncFn(Client) -> Result<(Option<u64>, T), Error>,
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Answered<T>>,
     {
         let deadline = Instant::now() + self.0.settings.dial_timeout;
+        let first = self.pool().current;
         let mut worst: Option<Fault> = None;
         for _ in 0..self.0.settings.endpoints.len() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -236,6 +240,9 @@ impl Etcd {
                 }
                 outcome => return outcome,
             }
+            if self.pool().current == first {
+                break;
+            }
         }
         Err(worst.unwrap_or(Fault::Unreachable {
             why: "no endpoint is left to ask".to_owned(),
@@ -243,17 +250,19 @@ impl Etcd {
     }
 
     /// A call at the current endpoint; after a failure the next one is current.
-    async fn once<T, F>(&self, within: Duration, call: &F) -> Result<T, Fault>
+    async fn once<T, F, Fut>(&self, within: Duration, call: &F) -> Result<T, Fault>
     where
-        F: AsyncFn(Client) -> Result<(Option<u64>, T), Error>,
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Answered<T>>,
     {
         let at = self.pool().current;
         self.once_at(at, within, call).await
     }
 
-    async fn once_at<T, F>(&self, at: usize, within: Duration, call: &F) -> Result<T, Fault>
+    async fn once_at<T, F, Fut>(&self, at: usize, within: Duration, call: &F) -> Result<T, Fault>
     where
-        F: AsyncFn(Client) -> Result<(Option<u64>, T), Error>,
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Answered<T>>,
     {
         let endpoint = &self.0.settings.endpoints[at];
         let connected = timeout(within, self.client(at)).await;
@@ -275,9 +284,16 @@ impl Etcd {
                 Ok(value)
             }
             Ok(Err(error)) => {
-                let fault = fault::classify(endpoint, &error);
+                let mut fault = fault::classify(endpoint, &error);
+                let broke = fault::connection_broke(&error);
                 if matches!(fault, Fault::Unreachable { .. } | Fault::Config { .. }) {
-                    self.rotate(at, fault::connection_broke(&error));
+                    self.rotate(at, broke);
+                }
+                let new = self.pool().members[at].standing == Standing::Unknown;
+                if broke && new && matches!(timeout(within, speaks_tls(endpoint)).await, Ok(true)) {
+                    fault = Fault::Config {
+                        why: format!("{endpoint}: it speaks TLS: use https://"),
+                    };
                 }
                 Err(fault)
             }
@@ -377,7 +393,7 @@ impl Pool {
 
 fn endpoint(url: &str, tls: Option<&Tls>) -> Result<Endpoint, Fault> {
     let endpoint = Endpoint::from_shared(url.to_owned())
-        .map_err(|error| fault::of_transport(url, &error))?
+        .map_err(|error| fault::of_settings(url, &error))?
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PING_EACH)
         .keep_alive_timeout(PING_ANSWER_WITHIN)
@@ -395,36 +411,26 @@ fn endpoint(url: &str, tls: Option<&Tls>) -> Result<Endpoint, Fault> {
     }
     endpoint
         .tls_config(options)
-        .map_err(|error| match fault::of_transport(url, &error) {
-            Fault::Unreachable { why } => Fault::Config { why },
-            fault => fault,
-        })
+        .map_err(|error| fault::of_settings(url, &error))
 }
 
-async fn commit(mut client: Client, txn: etcd_client::Txn) -> Result<(Option<u64>, Answer), Error> {
-    let response = client.txn(txn).await?;
-    let header = response.header();
-    let reads = response.op_responses().into_iter().filter_map(|done| match done {
-        TxnOpResponse::Get(mut found) => Some(Found {
-            all: found.count(),
-            items: found.take_kvs().into_iter().map(item).collect(),
-        }),
-        TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
-    });
-    let answer = Answer {
-        succeeded: response.succeeded(),
-        cluster: header.map_or(0, ResponseHeader::cluster_id),
-        term: header.map_or(0, ResponseHeader::raft_term),
-        reads: reads.collect(),
+/// Whether a server that broke a plain connection wants TLS: it says nothing then, but shows a certificate,
+/// which nobody vouches for here, to one who asks for it.
+async fn speaks_tls(url: &str) -> bool {
+    let Some(address) = url.strip_prefix("http://") else {
+        return false;
     };
-    Ok((cluster(header), answer))
+    let url = format!("https://{address}");
+    let Ok(endpoint) = Endpoint::from_shared(url.clone()).and_then(|endpoint| endpoint.tls_config(TlsOptions::new()))
+    else {
+        return false;
+    };
+    let refused = endpoint.connect().await.err();
+    refused.is_some_and(|error| fault::saw_a_certificate(&error))
 }
 
 /// Opens one stream with a watcher for each key and awaits that all are made, keeping what they tell meanwhile.
-async fn open_watch(
-    mut client: Client,
-    keys: Vec<String>,
-) -> Result<(Option<u64>, (WatchStream, Vec<WatchResponse>)), Error> {
+async fn open_watch(mut client: Client, keys: Vec<String>) -> Answered<(WatchStream, Vec<WatchResponse>)> {
     let ended = || Error::WatchError("the watch ended as it began".to_owned());
     let wanted = keys.len();
     let mut keys = keys.into_iter();
@@ -448,73 +454,6 @@ async fn open_watch(
     Ok((id, (stream, early)))
 }
 
-fn etcd_txn(txn: Txn) -> etcd_client::Txn {
-    let when: Vec<Compare> = txn
-        .when
-        .into_iter()
-        .map(|test| match test {
-            If::Created { key, at } => Compare::create_revision(key, CompareOp::Equal, at),
-            If::Empty { prefix } => Compare::create_revision(prefix, CompareOp::Equal, 0).with_prefix(),
-        })
-        .collect();
-    let ops = |ops: Vec<Op>| ops.into_iter().map(etcd_op).collect::<Vec<_>>();
-    etcd_client::Txn::new()
-        .when(when)
-        .and_then(ops(txn.then))
-        .or_else(ops(txn.otherwise))
-}
-
-fn etcd_op(op: Op) -> TxnOp {
-    match op {
-        Op::Put { key, value, lease } => TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease))),
-        Op::Delete { key } => TxnOp::delete(key, None),
-        Op::DeleteUpTo { first, last } => {
-            let end = format!("{last}\0");
-            TxnOp::delete(first, Some(DeleteOptions::new().with_range(end)))
-        }
-        Op::Read(Read {
-            what,
-            created_before,
-            keys_only,
-        }) => {
-            let mut options = GetOptions::new();
-            if let Some(revision) = created_before {
-                options = options.with_max_create_revision(revision - 1);
-            }
-            if keys_only {
-                options = options.with_keys_only();
-            }
-            match what {
-                What::Key(key) => TxnOp::get(key, Some(options)),
-                What::First { prefix, order, limit } => {
-                    let (target, order) = match order {
-                        Order::Oldest => (SortTarget::Create, SortOrder::Ascend),
-                        Order::Youngest => (SortTarget::Create, SortOrder::Descend),
-                        Order::LastKey => (SortTarget::Key, SortOrder::Descend),
-                    };
-                    let options = options.with_prefix().with_sort(target, order).with_limit(limit.into());
-                    TxnOp::get(prefix, Some(options))
-                }
-            }
-        }
-    }
-}
-
-fn item(item: etcd_client::KeyValue) -> Item {
-    let (created, lease) = (item.create_revision(), item.lease());
-    let (key, value) = item.into_key_value();
-    Item {
-        key: String::from_utf8_lossy(&key).into_owned(),
-        value,
-        created,
-        lease,
-    }
-}
-
-fn cluster(header: Option<&ResponseHeader>) -> Option<u64> {
-    header.map(ResponseHeader::cluster_id)
-}
-
 fn seconds_granted(ttl: i64) -> Option<Duration> {
     u64::try_from(ttl).ok().filter(|&ttl| ttl > 0).map(Duration::from_secs)
 }
@@ -522,11 +461,10 @@ fn seconds_granted(ttl: i64) -> Option<Duration> {
 /// A refusal in the settings tells more than a silence does; among equals both are told.
 fn worse(before: Option<Fault>, now: Fault) -> Fault {
     match (before, now) {
-        (None, now) => now,
         (Some(Fault::Unreachable { why: before }), Fault::Unreachable { why: now }) => Fault::Unreachable {
             why: format!("{before}; {now}"),
         },
-        (Some(Fault::Unreachable { .. }), now) => now,
+        (None | Some(Fault::Unreachable { .. }), now) => now,
         (Some(before), _) => before,
     }
 }

@@ -10,7 +10,10 @@ use tonic::{Code, Status};
 /// Nothing came back in time.
 pub(super) fn silent(endpoint: &str, within: Duration) -> Fault {
     Fault::Unreachable {
-        why: format!("{endpoint}: no answer within {} s", within.as_secs_f64()),
+        why: format!(
+            "{endpoint}: no answer within {} s",
+            (within.as_secs_f64() * 10.0).round() / 10.0
+        ),
     }
 }
 
@@ -48,7 +51,7 @@ pub(super) fn cancelled(reason: &str) -> Status {
 }
 
 /// Whether a fresh token may help: the three errors on which Go's client authenticates anew
-/// (client/v3/retry_interceptor.go, `shouldRefreshToken`). Tokens are lost at a member's restart, time out,
+/// (`shouldRefreshToken` in its `retry_interceptor.go`). Tokens are lost at a member's restart, time out,
 /// and end with each change of a role.
 pub(super) fn token_is_stale(error: &Error) -> bool {
     let Error::GRpcStatus(status) = error else { return false };
@@ -140,13 +143,27 @@ fn of_status(endpoint: &str, status: &Status) -> Fault {
 
 /// A failure below gRPC, by the deepest cause that says something.
 pub(super) fn of_transport(endpoint: &str, error: &(dyn std::error::Error + 'static)) -> Fault {
-    let mut chain = vec![error.to_string()];
-    let mut next = error.source();
-    while let Some(error) = next {
-        chain.push(error.to_string());
-        next = error.source();
+    of_chain(endpoint, &chain(error))
+}
+
+/// An endpoint, a certificate or a key that cannot be used at all.
+pub(super) fn of_settings(endpoint: &str, error: &tonic::transport::Error) -> Fault {
+    let fault = of_transport(endpoint, error);
+    if let Fault::Unreachable { why } = fault {
+        return Fault::Config { why };
     }
-    of_chain(endpoint, &chain)
+    fault
+}
+
+/// Whether a TLS handshake got as far as the server's certificate.
+pub(super) fn saw_a_certificate(error: &(dyn std::error::Error + 'static)) -> bool {
+    chain(error).iter().any(|text| text.contains("peer certificate"))
+}
+
+fn chain(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
+    std::iter::successors(Some(error), |error| error.source())
+        .map(ToString::to_string)
+        .collect()
 }
 
 fn of_chain(endpoint: &str, chain: &[String]) -> Fault {
@@ -179,12 +196,16 @@ fn of_chain(endpoint: &str, chain: &[String]) -> Fault {
     if says(&["HTTP/2 was not negotiated"]) {
         return config("it does not speak etcd's v3 API");
     }
-    // A TLS server's alert, or its "HTTP request to an HTTPS server", read as an HTTP/2 frame.
-    if !tls && says(&["frame with invalid size", "FRAME_SIZE_ERROR"]) {
-        return config("it does not speak plain HTTP/2: use https:// if it speaks TLS");
+    if says(&["KeyMismatch"]) {
+        return config("--cert and --key do not belong together");
     }
     if says(&["no native certs", "private key", "Error parsing TLS"]) {
         return config(cause);
+    }
+    if says(&["broken pipe", "Broken pipe", "connection closed", "reset by peer"]) {
+        return Fault::Unreachable {
+            why: format!("{endpoint}: the connection broke"),
+        };
     }
     Fault::Unreachable {
         why: format!("{endpoint}: {}", plain(cause)),
@@ -198,4 +219,124 @@ fn plain(cause: &str) -> String {
     letters
         .next()
         .map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(code: Code, text: &str) -> Fault {
+        classify("http://e:1", &Error::GRpcStatus(Status::new(code, text)))
+    }
+
+    fn transport(endpoint: &str, chain: &[&str]) -> Fault {
+        of_chain(endpoint, &chain.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_may_pass_by_itself_is_unreachable() {
+        for (code, text) in [
+            (Code::Unavailable, "etcdserver: no leader"),
+            (Code::Unavailable, "etcdserver: leader changed"),
+            (Code::Unavailable, "etcdserver: request timed out"),
+            (Code::ResourceExhausted, "etcdserver: too many requests"),
+            (Code::Cancelled, "Timeout expired"),
+            (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+            (Code::Unknown, "raft: stopped"),
+        ] {
+            let fault = status(code, text);
+            assert!(matches!(fault, Fault::Unreachable { .. }), "{text}: {fault:?}");
+        }
+        assert_eq!(
+            status(Code::Unavailable, "etcdserver: no leader").to_string(),
+            "http://e:1: no leader"
+        );
+    }
+
+    #[test]
+    fn refusals_are_denied_and_settings_are_config() {
+        let wrong_password = "etcdserver: authentication failed, invalid user ID or password";
+        for (code, text) in [
+            (Code::InvalidArgument, wrong_password),
+            (Code::InvalidArgument, "etcdserver: user name is empty"),
+            (Code::PermissionDenied, "etcdserver: permission denied"),
+            (Code::Unauthenticated, "etcdserver: invalid auth token"),
+        ] {
+            let fault = status(code, text);
+            assert!(matches!(fault, Fault::Denied { .. }), "{text}: {fault:?}");
+        }
+        let no_auth = status(Code::FailedPrecondition, "etcdserver: authentication is not enabled");
+        assert!(matches!(no_auth, Fault::Config { .. }), "{no_auth:?}");
+    }
+
+    #[test]
+    fn no_space_is_not_too_many_requests() {
+        let full = status(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(full, Fault::NoSpace { .. }), "{full:?}");
+        let gone = status(Code::NotFound, "etcdserver: requested lease not found");
+        assert_eq!(gone, Fault::LeaseGone);
+    }
+
+    #[test]
+    fn tls_mismatches_say_what_to_change() {
+        let config = |why: &str| Fault::Config { why: why.to_owned() };
+        assert_eq!(
+            transport(
+                "https://e:1",
+                &["transport error", "received corrupt message of type InvalidContentType"]
+            ),
+            config("https://e:1: it does not speak TLS: use http://")
+        );
+        assert_eq!(
+            transport(
+                "https://e:1",
+                &["transport error", "invalid peer certificate: UnknownIssuer"]
+            ),
+            config("https://e:1: its certificate is not signed by a CA that we trust: check --cacert")
+        );
+        let refused = transport(
+            "https://e:1",
+            &["h2 protocol error", "received fatal alert: BadCertificate"],
+        );
+        assert!(
+            matches!(&refused, Fault::Denied { why } if why.contains("(BadCertificate)")),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn the_deepest_cause_is_told_in_plain_words() {
+        let refused = [
+            "transport error",
+            "tcp connect error",
+            "Connection refused (os error 111)",
+        ];
+        assert_eq!(
+            transport("http://e:1", &refused).to_string(),
+            "http://e:1: connection refused"
+        );
+    }
+
+    #[test]
+    fn go_s_three_errors_ask_for_a_fresh_token() {
+        for (code, text) in [
+            (Code::Unauthenticated, "etcdserver: invalid auth token"),
+            (Code::InvalidArgument, "etcdserver: user name is empty"),
+            (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+        ] {
+            assert!(token_is_stale(&Error::GRpcStatus(Status::new(code, text))), "{text}");
+        }
+        assert!(!token_is_stale(&Error::GRpcStatus(Status::permission_denied(
+            "etcdserver: permission denied"
+        ))));
+    }
+
+    #[test]
+    fn a_refused_watch_is_classified_by_its_reason() {
+        let reason = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
+        let fault = classify("http://e:1", &Error::GRpcStatus(cancelled(reason)));
+        assert!(matches!(fault, Fault::Denied { .. }), "{fault:?}");
+        let fault = classify("http://e:1", &Error::GRpcStatus(cancelled("")));
+        assert!(matches!(fault, Fault::Unreachable { .. }), "{fault:?}");
+    }
 }

@@ -4,12 +4,12 @@
 
 pub mod etcd;
 mod fault;
+mod wire;
 
+use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind};
 use std::fmt;
 use std::time::Duration;
-
-use crate::moment::Moment;
 
 /// Why a call did not succeed. Each `why` is one line that names the endpoint and the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,57 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_meshlock_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_meshlock_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_meshlock_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_meshlock_using_subcommand
+    set -l cmd (__fish_meshlock_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c meshlock -n "__fish_meshlock_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c meshlock -n "__fish_meshlock_needs_command" -s V -l version -d 'Print version'
+complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "run" -d 'Take a lock, run a command, let the lock go'
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s w -l wait -d 'Wait this long for the lock, then exit [default: without limit]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N if another has the lock [default: 75]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l ttl -d 'How soon others may start if this machine vanishes [default: 30s]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l grace -d 'From the stop signal to SIGKILL [default: a sixth of the TTL, at most 5s]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l stop-signal -d 'The signal that asks the command to stop [default: TERM]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l lost-grace -d 'From the proof that the lock is lost to SIGKILL [default: 0]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l max-runtime -d 'Stop the command when it has run this long, and exit with 124 [default: without limit]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l stragglers -d 'What becomes of processes that the command leaves running [default: leave]' -r -f -a "leave\t'Leave them alone; the lock goes when the command itself ends'
+wait\t'Keep the lock until the last of them has ended'
+kill\t'Kill them, then release'"
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l release-timeout -d 'Try this long to release the lock at the end [default: 5s]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l report -d 'Write the outcome to FILE as JSON' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l keep -d 'Keep the records of this many runs in etcd, 0 to 1000 [default: 20]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l owner -d 'Who answers for this run, for the record' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l reason -d 'Why it runs, for the record' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l prefix -d 'Everything of meshlock\'s lies under this key prefix [default: meshlock/]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l lock-key -d 'Share the lock KEY with etcdctl lock or a Go program' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l dial-timeout -d 'How long the first contact with etcd may take [default: 5s]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l cert -d 'The client\'s certificate, PEM' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l key -d 'The client certificate\'s private key, PEM, not encrypted' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l user -d 'The etcd user' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l password-file -d 'The file with the etcd user\'s password' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s n -l no-wait -d 'Do not wait: if another has the lock, exit at once'
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s q -l quiet -d 'Say nothing of waiting and contention'
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s v -l verbose -d 'Say more: what was decided, and what was left running'
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'

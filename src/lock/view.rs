@@ -1,0 +1,145 @@
+//! What an answer says of the queue, as plain data, and the records of others in words for a person: written
+//! by anybody with the right, shown on a terminal.
+
+use super::record::{self, Freeze, Holder};
+use crate::moment::Moment;
+use crate::rules::TTL_RANGE;
+use crate::store::Item;
+use serde::Deserialize;
+use std::time::Duration;
+
+/// What one read, or the answer of a transaction, says of the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    pub cluster: u64,
+    /// The create revision of our own entry; `None` where it is not there (any more).
+    pub mine: Option<i64>,
+    /// Who is before us (or, without an entry of ours, there at all).
+    pub ahead: Option<Ahead>,
+    /// Open records older than our own entry whose entries are gone: unclean departures. Told only where
+    /// nobody is ahead.
+    pub stale: Vec<Stale>,
+    /// While it is there nobody starts; the value's words, for the user.
+    pub frozen: Option<String>,
+    /// What is asked of our entry: written before the watch began, it is seen only here.
+    pub ask: Option<Vec<u8>>,
+    /// Run records up to and with this key are to go when the next one is written.
+    pub oldest_kept: Option<String>,
+}
+
+/// The entries before ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// How many; a re-read by a waiter stops counting at 100.
+    pub count: i64,
+    /// The oldest: it holds the lock.
+    pub holder: Entry,
+    /// The key of the youngest: its departure is what we wait for.
+    pub predecessor: String,
+}
+
+/// An entry of the queue, as a person is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub key: String,
+    pub token: i64,
+    pub lease: i64,
+    /// `ci@runner-7 (pid 4121) since 14:02:11Z`, or `unknown (not meshlock)` where we cannot read the record.
+    pub who: String,
+}
+
+/// An open record without its entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stale {
+    pub key: String,
+    /// The TTL of the lease that ended uncleanly.
+    pub ttl: Duration,
+}
+
+/// The answer of a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// When its first try was sent.
+    pub sent: Moment,
+    pub ttl: Duration,
+}
+
+/// What came of a renewal that was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// Answered in time, and confirmed by a linearizable read of our entry in the same raft term.
+    Accepted { sent: Moment, ttl: Duration },
+    /// A linearizable read from a member of our cluster lacks our entry: proof of loss.
+    Gone { why: String },
+    /// Neither: try again.
+    Unproven { why: String },
+}
+
+pub(super) fn entry(item: &Item) -> Entry {
+    Entry {
+        key: item.key.clone(),
+        token: item.created,
+        lease: item.lease,
+        who: Holder::parse(&item.value).map_or_else(|| "unknown (not meshlock)".to_owned(), |holder| who(&holder)),
+    }
+}
+
+fn who(holder: &Holder) -> String {
+    let Holder {
+        user,
+        host,
+        pid,
+        started,
+        purpose,
+        ..
+    } = holder;
+    let reason = purpose
+        .reason
+        .as_ref()
+        .map(|reason| format!(": {reason}"))
+        .unwrap_or_default();
+    printable(&format!("{user}@{host} (pid {pid}) since {started}{reason}"))
+}
+
+pub(super) fn frozen(item: &Item) -> String {
+    let freeze = serde_json::from_slice::<Freeze>(&item.value)
+        .ok()
+        .filter(|freeze| freeze.format == record::FORMAT)
+        .unwrap_or_default();
+    let by = if freeze.by.is_empty() {
+        "somebody unknown"
+    } else {
+        &freeze.by
+    };
+    let reason = if freeze.reason.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", freeze.reason)
+    };
+    printable(&format!("by {by}{reason}"))
+}
+
+pub(super) fn stale(item: &Item) -> Stale {
+    /// The one field that counts, whatever the format.
+    #[derive(Deserialize)]
+    struct Ttl {
+        ttl_ms: u64,
+    }
+    Stale {
+        key: item.key.clone(),
+        // One that we cannot read may be of the longest lease there is.
+        ttl: serde_json::from_slice::<Ttl>(&item.value)
+            .map_or(*TTL_RANGE.end(), |open| Duration::from_millis(open.ttl_ms)),
+    }
+}
+
+/// Written by others, shown on a terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|letter| {
+            let escaped = letter.is_control().then(|| letter.escape_default());
+            let plain = escaped.is_none().then_some(letter);
+            escaped.into_iter().flatten().chain(plain)
+        })
+        .collect()
+}
