@@ -1,0 +1,179 @@
+//! The network between meshlock and one etcd, to be cut, held up and slowed down: faults as a partition
+//! makes them, without root.
+
+use super::etcd::free_port;
+use nix::sys::socket::{setsockopt, sockopt};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// A listener that passes everything on to one port of the loopback.
+pub(crate) struct Proxy {
+    port: u16,
+    line: Arc<Line>,
+}
+
+/// What both directions of all connections share.
+#[derive(Default)]
+struct Line {
+    target: u16,
+    /// From meshlock to etcd, and back.
+    held: [AtomicBool; 2],
+    refusing: AtomicBool,
+    over: AtomicBool,
+    delay_ms: AtomicU64,
+    connections: AtomicU64,
+    bytes: [AtomicU64; 2],
+    open: Mutex<Vec<TcpStream>>,
+}
+
+const UP: usize = 0;
+const DOWN: usize = 1;
+
+impl Proxy {
+    pub(crate) fn to(target: u16) -> Self {
+        let port = free_port();
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
+        let line = Arc::new(Line {
+            target,
+            ..Line::default()
+        });
+        thread::spawn({
+            let line = Arc::clone(&line);
+            move || line.accept(&listener)
+        });
+        Self { port, line }
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Resets all connections; new ones are let through.
+    pub(crate) fn cut(&self) {
+        for stream in self.line.open.lock().expect("not poisoned").drain(..) {
+            reset(&stream);
+        }
+    }
+
+    /// From now on every connection, old and new, is reset.
+    pub(crate) fn refuse(&self) {
+        self.line.refusing.store(true, Ordering::SeqCst);
+        self.cut();
+    }
+
+    /// Nothing more arrives, and nobody is told: as when packets are dropped.
+    pub(crate) fn hold(&self) {
+        self.hold_up();
+        self.hold_down();
+    }
+
+    /// etcd hears nothing more.
+    pub(crate) fn hold_up(&self) {
+        self.line.held[UP].store(true, Ordering::SeqCst);
+    }
+
+    /// etcd hears, its answers are held.
+    pub(crate) fn hold_down(&self) {
+        self.line.held[DOWN].store(true, Ordering::SeqCst);
+    }
+
+    /// Each piece takes this long, each way.
+    pub(crate) fn delay(&self, delay: Duration) {
+        let delay = u64::try_from(delay.as_millis()).expect("a short time");
+        self.line.delay_ms.store(delay, Ordering::SeqCst);
+    }
+
+    /// As new. What was held arrives now, as after lost packets are sent again.
+    pub(crate) fn heal(&self) {
+        self.line.held[UP].store(false, Ordering::SeqCst);
+        self.line.held[DOWN].store(false, Ordering::SeqCst);
+        self.line.refusing.store(false, Ordering::SeqCst);
+        self.delay(Duration::ZERO);
+    }
+
+    pub(crate) fn connections(&self) -> u64 {
+        self.line.connections.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes went to etcd and how many came back.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (
+            self.line.bytes[UP].load(Ordering::SeqCst),
+            self.line.bytes[DOWN].load(Ordering::SeqCst),
+        )
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.line.over.store(true, Ordering::SeqCst);
+        self.cut();
+        // Wakes the listener, which then sees that it is over.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl Line {
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for stream in listener.incoming().flatten() {
+            if self.over.load(Ordering::SeqCst) {
+                return;
+            }
+            self.connections.fetch_add(1, Ordering::SeqCst);
+            if self.refusing.load(Ordering::SeqCst) {
+                reset(&stream);
+                continue;
+            }
+            let Ok(server) = TcpStream::connect(("127.0.0.1", self.target)) else {
+                reset(&stream);
+                continue;
+            };
+            for (direction, from, to) in [(UP, &stream, &server), (DOWN, &server, &stream)] {
+                let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else {
+                    continue;
+                };
+                to.set_nodelay(true).ok();
+                let line = Arc::clone(self);
+                thread::spawn(move || line.pump(direction, from, to));
+            }
+            self.open.lock().expect("not poisoned").extend([stream, server]);
+        }
+    }
+
+    fn pump(&self, direction: usize, mut from: TcpStream, mut to: TcpStream) {
+        // So that a hold is seen within this time though nothing comes.
+        from.set_read_timeout(Some(Duration::from_millis(50))).ok();
+        let mut buffer = [0; 16 * 1024];
+        while !self.over.load(Ordering::SeqCst) {
+            let count = match from.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
+                Err(_) => break,
+            };
+            thread::sleep(Duration::from_millis(self.delay_ms.load(Ordering::SeqCst)));
+            while self.held[direction].load(Ordering::SeqCst) && !self.over.load(Ordering::SeqCst) {
+                super::tick();
+            }
+            if to.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+            self.bytes[direction].fetch_add(u64::try_from(count).unwrap_or(0), Ordering::SeqCst);
+        }
+        to.shutdown(Shutdown::Write).ok();
+    }
+}
+
+/// Closes with RST, where the peer would otherwise see an orderly end.
+fn reset(stream: &TcpStream) {
+    let at_once = nix::libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    setsockopt(stream, sockopt::Linger, &at_once).ok();
+    stream.shutdown(Shutdown::Both).ok();
+}

@@ -1,0 +1,23 @@
+//! meshlock's promises, each shown through the real binary against a real etcd. One binary, since
+//! linking is what takes the time; one file per promise, where a test for a mended bug goes as well:
+//! into the file of the promise that it broke, under the URL of its issue.
+//!
+//! `harness` starts and hurts etcd, meshlock, networks and terminals. Nothing here sleeps in the hope that
+//! something will have happened by then: [`harness::eventually`] polls until it has.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed test should panic")]
+
+mod harness;
+
+mod connection;
+mod contention;
+mod exit_status;
+mod handover;
+mod interop;
+mod loss;
+mod records;
+mod release;
+mod run;
+mod settings;
+mod signals;
+mod terminal;
+mod tree;

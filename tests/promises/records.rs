@@ -1,0 +1,225 @@
+//! What is written to etcd: the records' format, which later versions have to live with, and their bound.
+
+use crate::harness::etcd::lease_of;
+use crate::harness::{Etcd, Meshlock, unique};
+use serde_json::Value;
+use std::process::Stdio;
+
+fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn records(etcd: &Etcd, name: &str) -> Vec<(String, Value)> {
+    etcd.keys(&format!("meshlock/log/{name}/"))
+        .into_iter()
+        .map(|key| {
+            let value = parse(&etcd.get(&key).expect("a record"));
+            (key, value)
+        })
+        .collect()
+}
+
+/// RFC 3339 in UTC; fractions may be there.
+fn is_time(value: &Value) -> bool {
+    value
+        .as_str()
+        .is_some_and(|text| text.len() >= 20 && text.as_bytes()[10] == b'T' && text.ends_with('Z'))
+}
+
+#[test]
+fn the_queue_entry_says_who_holds() {
+    let etcd = Etcd::shared();
+    let name = unique("entry");
+    let mut running = Meshlock::run(etcd, &name)
+        .args(["--owner", "team-invoices", "--reason", "month \"end\""])
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r secret; exit 0")
+        .start();
+    running.wait_for_stdout("held");
+    let key = etcd.wait_for_queue(&name, 1).remove(0);
+    let text = etcd.get(&key).expect("an entry");
+    let entry = parse(&text);
+    assert_eq!(entry["format"], 1);
+    assert_eq!(
+        entry["host"].as_str(),
+        nix::unistd::gethostname().expect("a name").to_str()
+    );
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).expect("users");
+    let user = user.map_or_else(|| nix::unistd::getuid().to_string(), |user| user.name);
+    assert_eq!(entry["user"], user);
+    assert_eq!(entry["pid"], running.pid());
+    assert_eq!(entry["program"], "sh");
+    assert_eq!(entry["owner"], "team-invoices");
+    assert_eq!(entry["reason"], "month \"end\"");
+    assert!(is_time(&entry["started"]), "{entry}");
+    assert!(!text.contains("secret"), "arguments can hold secrets: {text}");
+    // The open record lies beside it, outlives its lease and says for how long to be careful.
+    let open = parse(
+        &etcd
+            .get(&format!("meshlock/open/{name}/{}", lease_of(&key)))
+            .expect("an open record"),
+    );
+    assert_eq!(open["format"], 1);
+    assert_eq!(open["ttl_ms"], 30_000);
+    let lease = etcd.json(&["lease", "timetolive", "--keys", lease_of(&key)]);
+    assert_eq!(lease["granted-ttl"], 30);
+    assert_eq!(
+        lease["keys"].as_array().map(Vec::len),
+        Some(1),
+        "the entry alone is bound to the lease"
+    );
+    running.finish().stdout("held\n").success();
+}
+
+#[test]
+fn the_run_record_says_how_it_ended() {
+    let etcd = Etcd::shared();
+    let name = unique("record");
+    for (script, result, status) in [
+        ("exit 0", "command", 0),
+        ("exit 37", "command", 37),
+        ("kill -9 $$", "signal", 137),
+    ] {
+        let before = records(etcd, &name).len();
+        let finished = Meshlock::run(etcd, &name).args(["--reason", "why"]).sh(script).finish();
+        if result == "signal" {
+            finished.signaled(nix::sys::signal::Signal::SIGKILL);
+        } else {
+            finished.status(status);
+        }
+        let records = records(etcd, &name);
+        assert_eq!(records.len(), before + 1);
+        let (key, record) = records.last().expect("a record");
+        assert_eq!(record["format"], 1);
+        assert_eq!(record["result"], result, "{record}");
+        assert_eq!(record["status"], status);
+        assert_eq!(record["program"], "sh");
+        assert_eq!(record["reason"], "why");
+        assert!(
+            ["started", "acquired", "ended"]
+                .iter()
+                .all(|time| is_time(&record[time])),
+            "{record}"
+        );
+        let token = record["token"].as_i64().expect("a token");
+        assert!(
+            key.ends_with(&format!("{token:016x}")),
+            "records sort by their tokens: {key}"
+        );
+        assert!(
+            !record.to_string().contains("exit") && !record.to_string().contains("kill"),
+            "no arguments"
+        );
+    }
+}
+
+#[test]
+fn runs_that_were_stopped_are_recorded_too() {
+    let etcd = Etcd::shared();
+    let name = unique("record");
+    Meshlock::run(etcd, &name)
+        .args(["--max-runtime", "0.1"])
+        .command(["sleep", "1000"])
+        .finish()
+        .any_stderr()
+        .status(124);
+    assert_eq!(records(etcd, &name)[0].1["result"], "overrun");
+}
+
+#[test]
+fn only_so_many_records_are_kept() {
+    let etcd = Etcd::shared();
+    let name = unique("keep");
+    for status in 0..6 {
+        Meshlock::run(etcd, &name)
+            .args(["--keep", "3"])
+            .sh(&format!("exit {status}"))
+            .finish()
+            .status(status);
+    }
+    let statuses: Vec<i64> = records(etcd, &name)
+        .iter()
+        .map(|(_, record)| record["status"].as_i64().expect("a status"))
+        .collect();
+    assert_eq!(statuses, [3, 4, 5]);
+    Meshlock::run(etcd, &name).args(["--keep", "0"]).finish().success();
+    assert_eq!(records(etcd, &name).len(), 0);
+}
+
+#[test]
+fn a_lost_run_leaves_the_other_records_alone() {
+    let etcd = Etcd::shared();
+    let name = unique("lost");
+    Meshlock::run(etcd, &name).finish().success();
+    let mut running = Meshlock::run(etcd, &name).sh("echo held; exec sleep 1000").start();
+    running.wait_for_stdout("held");
+    etcd.revoke(&etcd.wait_for_queue(&name, 1)[0]);
+    running.finish().any_stdout().any_stderr().status(79);
+    let records = records(etcd, &name);
+    assert_eq!(records[0].1["status"], 0);
+    // Its own is no part of a release any more, and must not look like one.
+    assert!(
+        records[1..].iter().all(|(_, record)| record["result"] == "lost"),
+        "{records:?}"
+    );
+}
+
+#[test]
+fn waiting_and_contention_leave_no_record() {
+    let etcd = Etcd::shared();
+    let name = unique("none");
+    let mut holder = Meshlock::run(etcd, &name)
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 0")
+        .start();
+    holder.wait_for_stdout("held");
+    Meshlock::run(etcd, &name).args(["-q", "-n"]).finish().status(75);
+    Meshlock::run(etcd, &name).args(["-q", "-w", "0.2"]).finish().status(75);
+    assert_eq!(records(etcd, &name).len(), 0);
+    holder.finish().stdout("held\n").success();
+    assert_eq!(records(etcd, &name).len(), 1);
+}
+
+#[test]
+fn everything_lies_under_the_prefix() {
+    let etcd = Etcd::start();
+    let mut running = Meshlock::run(&etcd, "billing")
+        .args(["--prefix", "teams/a/"])
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 0")
+        .start();
+    running.wait_for_stdout("held");
+    let keys = etcd.keys("");
+    assert!(
+        keys.len() == 2 && keys.iter().all(|key| key.starts_with("teams/a/")),
+        "{keys:?}"
+    );
+    // Another prefix is another lock.
+    Meshlock::run(&etcd, "billing").args(["-n"]).finish().success();
+    running.finish().stdout("held\n").success();
+}
+
+#[test]
+fn an_acquisition_takes_two_round_trips_and_a_release_one() {
+    let etcd = Etcd::start();
+    let calls = || etcd.metric("grpc_server_started_total", "");
+    let of = |method: &str| etcd.metric("grpc_server_started_total", &format!("grpc_method=\"{method}\""));
+    let (all, revoked) = (calls(), of("LeaseRevoke"));
+    let rest = || calls() - of("LeaseRevoke") - of("Watch") - (all - revoked);
+    Meshlock::run(&etcd, "billing").finish().success();
+    assert!(rest() <= 3.0, "grant, enqueue, leave: {}", rest());
+    let before = rest();
+    Meshlock::run(&etcd, "billing").args(["-n"]).finish().success();
+    assert!(rest() - before <= 4.0, "a read before: {}", rest() - before);
+}
+
+#[test]
+fn contention_takes_one_read() {
+    let etcd = Etcd::start();
+    // Another's, since a holder of ours would renew in between.
+    etcd.put("meshlock/lock/billing/1f", "");
+    let calls = || etcd.metric("grpc_server_started_total", "");
+    let before = calls();
+    Meshlock::run(&etcd, "billing").args(["-q", "-n"]).finish().status(75);
+    assert!(calls() - before <= 1.0, "{}", calls() - before);
+}

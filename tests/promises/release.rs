@@ -1,0 +1,112 @@
+//! Release: only with the tree dead, bounded in time, and never at the cost of the command's own status.
+
+use crate::harness::{Etcd, Meshlock, unique};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_release_that_etcd_does_not_answer_is_bounded() {
+    let etcd = Etcd::shared();
+    let name = unique("bounded");
+    let proxy = etcd.proxy();
+    let mut holder = Meshlock::run_at(proxy.endpoint(), &name)
+        .args(["--release-timeout", "0.5", "--ttl", "60"])
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 7")
+        .start();
+    holder.wait_for_stdout("held");
+    proxy.hold();
+    let start = Instant::now();
+    holder
+        .finish()
+        .stdout("held\n")
+        .stderr_line([name.as_str(), " s"])
+        .status(7);
+    assert!(start.elapsed() < Duration::from_secs(30), "half a second was asked for");
+}
+
+#[test]
+fn a_lost_answer_to_the_release_leaves_no_doubt() {
+    // Only the answers are held: the first try has let go, and the second finds that out.
+    let etcd = Etcd::shared();
+    let name = unique("answer");
+    let proxy = etcd.proxy();
+    let mut holder = Meshlock::run_at(proxy.endpoint(), &name)
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 7")
+        .start();
+    holder.wait_for_stdout("held");
+    proxy.hold_down();
+    drop(holder.stdin());
+    etcd.wait_for_queue(&name, 0);
+    proxy.cut();
+    proxy.heal();
+    holder.finish().stdout("held\n").status(7);
+    etcd.assert_clean(&name);
+}
+
+#[test]
+fn an_etcd_without_space_does_not_keep_the_lock() {
+    let etcd = Etcd::start_with(&["--quota-backend-bytes=1000000"]);
+    let mut holder = Meshlock::run(&etcd, "full")
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 7")
+        .start();
+    holder.wait_for_stdout("held");
+    let filling = "x".repeat(100_000);
+    for number in 0..30 {
+        let put = etcd
+            .etcdctl_command()
+            .args(["put", &format!("filling/{number}"), &filling])
+            .output()
+            .expect("etcdctl");
+        if !put.status.success() {
+            break;
+        }
+    }
+    assert!(etcd.etcdctl(&["alarm", "list"]).contains("NOSPACE"));
+    holder.finish().stdout("held\n").any_stderr().status(7);
+    assert_eq!(
+        etcd.queue("full"),
+        Vec::<String>::new(),
+        "the record of the run is what is left out"
+    );
+    // And nobody is told that the lock is contended.
+    Meshlock::run(&etcd, "full")
+        .args(["-w", "3", "--dial-timeout", "2"])
+        .finish()
+        .stderr_line(["space"])
+        .status(69);
+}
+
+#[test]
+fn no_renewal_follows_a_release() {
+    // https://github.com/etcd-io/etcd/issues/17470 and https://github.com/redisson/redisson/issues/7272.
+    let etcd = Etcd::start();
+    let mut holder = Meshlock::run(&etcd, "renewals")
+        .args(["--ttl", "4"])
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 0")
+        .start();
+    holder.wait_for_stdout("held");
+    let renewals = || etcd.metric("grpc_server_msg_received_total", "grpc_method=\"LeaseKeepAlive\"");
+    crate::harness::eventually("a renewal", || crate::harness::so(renewals() > 0.0));
+    holder.finish().stdout("held\n").success();
+    etcd.assert_no_leases();
+    let before = renewals();
+    crate::harness::pass(Duration::from_secs(2));
+    assert!((renewals() - before).abs() < 0.5);
+}
+
+#[test]
+fn a_release_that_cannot_reach_etcd_keeps_the_commands_status_and_says_how_long_it_blocks() {
+    let mut etcd = Etcd::start();
+    let mut holder = Meshlock::run(&etcd, "away")
+        .args(["--release-timeout", "0.5"])
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 7")
+        .start();
+    holder.wait_for_stdout("held");
+    etcd.kill();
+    holder.finish().stdout("held\n").stderr_line(["away", " s"]).status(7);
+}
