@@ -2,7 +2,7 @@
 //! it decides. Runs in the forked keeper and never returns. Decides nothing, prints nothing.
 
 use crate::link::{Ended, FromGuardian, FromKeeper};
-use crate::lock::keeper::{self, Action, Answer, Event, Policy, Request, State};
+use crate::lock::keeper::{self, Action, Answer, Event, Policy, Request, State, Watched};
 use crate::lock::queue::{Change, Queue};
 use crate::lock::record::{Ask, Holder, Run};
 use crate::moment::Moment;
@@ -255,7 +255,7 @@ impl Loop {
             match action {
                 Action::Send(request) => self.send(request),
                 Action::Renew => self.renew(),
-                Action::Watch { predecessor, freeze } => self.watch(predecessor, freeze),
+                Action::Watch(watched) => self.watch(watched),
                 Action::Deadline(deadline) => self.task.shared.set_deadline(deadline),
                 Action::Offer(hold) => {
                     self.task.shared.offer(hold.token);
@@ -335,20 +335,20 @@ impl Loop {
         });
     }
 
-    fn watch(&mut self, predecessor: Option<String>, freeze: bool) {
+    fn watch(&mut self, watched: Watched) {
         if let Some(task) = self.watch_task.take() {
             task.abort();
         }
         let place = self.queue.place();
         let mut keys = vec![place.entry(self.lease), place.ask(self.lease)];
-        keys.extend(freeze.then(|| place.freeze()));
-        keys.extend(predecessor.clone());
-        self.predecessor = predecessor;
+        keys.extend(watched.freeze.then(|| place.freeze()));
+        keys.extend(watched.predecessor.clone());
+        self.predecessor = watched.predecessor;
         let (sender, receiver) = unbounded_channel();
         self.watch += 1;
         let (queue, number, reports) = (self.queue.clone(), self.watch, self.reports.clone());
         let task = spawn_local(async move {
-            let fault = queue.watch(keys, sender).await;
+            let fault = queue.watch(keys, watched.from, sender).await;
             reports.send(Report::Watch(number, fault)).ok();
         });
         self.watch_task = Some(task.abort_handle());

@@ -114,6 +114,7 @@ fn keep(settings: Run, rules: Rules, began: Moment, guardian: Pid, link: Link, s
     let Run {
         connection,
         place,
+        prefix,
         wait,
         asked,
         keep,
@@ -123,6 +124,9 @@ fn keep(settings: Run, rules: Rules, began: Moment, guardian: Pid, link: Link, s
     } = settings;
     let policy = keeper::Policy {
         name: place.name.clone(),
+        endpoints: connection.endpoints.join(", "),
+        prefix,
+        user: connection.user.as_ref().map(|(name, _)| name.clone()),
         began,
         wait,
         dial_timeout: connection.dial_timeout,

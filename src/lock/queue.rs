@@ -199,10 +199,9 @@ impl Queue {
     }
 
     /// Leaves the queue; may be called again after an unknown outcome. `run` is what ran under the entry and
-    /// is dead. With it the open record goes only together with the entry: if that is gone without us, what
-    /// ran may have met its successor, and the record stays to hold up the next one. `None`, where nothing
-    /// ever ran: then all goes in any case. `token` is `None` where the outcome of the enqueueing is unknown.
-    /// Run records up to and with `drop_upto` make room for the new one.
+    /// is dead, so that nobody has a reason left to hold back; `None`, where nothing ever ran. `token` is
+    /// `None` where the outcome of the enqueueing is unknown. An entry that is not the one we held is left
+    /// alone. Run records up to and with `drop_upto` make room for the new one.
     pub async fn leave(
         &self,
         lease: i64,
@@ -236,13 +235,17 @@ impl Queue {
         if self.0.keep > 0 {
             recorded.push(put(record, run, 0)?);
         }
-        let txn = |recorded: Vec<Op>| Txn {
-            when: vec![If::Created {
-                key: place.entry(lease),
-                at: token,
-            }],
-            then: [departure.to_vec(), recorded.clone()].concat(),
-            otherwise: recorded,
+        let [entry, rest @ ..] = departure;
+        let txn = |recorded: Vec<Op>| {
+            let lost = [rest.to_vec(), recorded].concat();
+            Txn {
+                when: vec![If::Created {
+                    key: place.entry(lease),
+                    at: token,
+                }],
+                then: [vec![entry.clone()], lost.clone()].concat(),
+                otherwise: lost,
+            }
         };
         match self.0.store.txn(txn(recorded)).await {
             Err(Fault::NoSpace { .. }) => self.0.store.txn(txn(without_record)).await.map(drop),
@@ -256,9 +259,11 @@ impl Queue {
         self.0.store.revoke(lease).await
     }
 
-    /// Watches the keys from now on, [`Change::Ready`] first; ends with why the watch broke.
-    pub async fn watch(&self, keys: Vec<String>, changes: UnboundedSender<Change>) -> Fault {
-        self.0.store.watch(&keys, &changes).await
+    /// Watches the keys, [`Change::Ready`] first; ends with why the watch broke. `None` is from now on: what
+    /// happened before must be read then. A revision in the past leaves no gap, but etcd serves such a watch
+    /// about every 100 ms until it has caught up.
+    pub async fn watch(&self, keys: Vec<String>, from: Option<i64>, changes: UnboundedSender<Change>) -> Fault {
+        self.0.store.watch(&keys, from, &changes).await
     }
 
     /// Our entry and its open record.

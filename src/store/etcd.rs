@@ -8,7 +8,7 @@ use crate::moment::Moment;
 use crate::settings::{Connection, Tls};
 use etcd_client::{
     Certificate, Channel, Client, ConnectOptions, Error, EventType, Identity, LeaseGrantOptions, ResponseHeader,
-    TlsOptions, WatchResponse, WatchStream,
+    TlsOptions, WatchOptions, WatchResponse, WatchStream,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -160,9 +160,9 @@ impl Etcd {
     /// Watches the keys from now on and tells the changes, [`Change::Ready`] first; ends with why the watch
     /// broke. Never from a past revision: if anything was written since, etcd puts such a watch among those
     /// that it serves only each 100 ms.
-    pub async fn watch(&self, keys: &[String], changes: &UnboundedSender<Change>) -> Fault {
+    pub async fn watch(&self, keys: &[String], from: Option<i64>, changes: &UnboundedSender<Change>) -> Fault {
         let at = self.pool().current;
-        let open = |client| open_watch(client, keys.to_owned());
+        let open = |client| open_watch(client, keys.to_owned(), from);
         let mut opened = self.once_at(at, self.per_try(), &open).await;
         if matches!(opened, Err(Fault::Denied { .. })) && self.0.settings.user.is_some() {
             // A stale token is refused as a missing right here; a new connection brings a new one.
@@ -430,13 +430,18 @@ async fn speaks_tls(url: &str) -> bool {
 }
 
 /// Opens one stream with a watcher for each key and awaits that all are made, keeping what they tell meanwhile.
-async fn open_watch(mut client: Client, keys: Vec<String>) -> Answered<(WatchStream, Vec<WatchResponse>)> {
+async fn open_watch(
+    mut client: Client,
+    keys: Vec<String>,
+    from: Option<i64>,
+) -> Answered<(WatchStream, Vec<WatchResponse>)> {
     let ended = || Error::WatchError("the watch ended as it began".to_owned());
     let wanted = keys.len();
     let mut keys = keys.into_iter();
-    let mut stream = client.watch(keys.next().ok_or_else(ended)?, None).await?;
+    let options = || from.map(|revision| WatchOptions::new().with_start_revision(revision));
+    let mut stream = client.watch(keys.next().ok_or_else(ended)?, options()).await?;
     for key in keys {
-        stream.watch(key, None).await?;
+        stream.watch(key, options()).await?;
     }
     let mut id = None;
     let mut created = 0;

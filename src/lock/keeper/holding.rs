@@ -58,12 +58,7 @@ impl Step<'_> {
     }
 
     pub(super) fn retry_renewal(&mut self, why: String) {
-        if self.state.waits() && self.state.contacted && self.state.outage.is_none() {
-            self.tell(FromKeeper::Progress(format!(
-                "etcd does not answer ({why}): trying again"
-            )));
-        }
-        self.state.outage = Some(why);
+        self.away(why);
         self.state.next_renewal = Some(self.now + self.state.rules.retry);
     }
 

@@ -4,8 +4,9 @@
 use super::state::{Phase, Then};
 use super::{Action, Request, Step};
 use crate::link::{Ended, FromKeeper};
-use crate::outcome::Failure;
+use crate::outcome::{Failure, FailureKind};
 use crate::store::Fault;
+use std::fmt::Write as _;
 
 impl Step<'_> {
     pub(super) fn release(&mut self, run: Option<Ended>) {
@@ -121,12 +122,7 @@ impl Step<'_> {
                 self.state.again = Some((self.now + self.state.rules.retry, request));
             }
             Fault::Unreachable { why } => {
-                if self.state.waits() && self.state.contacted && self.state.outage.is_none() {
-                    self.tell(FromKeeper::Progress(format!(
-                        "etcd does not answer ({why}): trying again"
-                    )));
-                }
-                self.state.outage = Some(why);
+                self.away(why);
                 self.state.again = Some((self.now + self.state.rules.retry, request));
             }
             Fault::LeaseGone => match request {
@@ -148,16 +144,25 @@ impl Step<'_> {
     }
 
     /// etcd said no, and would again.
-    pub(super) fn refused(&mut self, request: &Request, failure: Failure) {
+    fn refused(&mut self, request: &Request, mut failure: Failure) {
+        if matches!(request, Request::Leave { .. } | Request::Abandon) {
+            return self.left(Some(failure.why));
+        }
+        if failure.kind == FailureKind::Denied {
+            let user = self
+                .policy
+                .user
+                .as_ref()
+                .map_or(String::new(), |user| format!("user \"{user}\", "));
+            write!(failure.why, " ({user}prefix \"{}\")", self.policy.prefix).ok();
+        }
+        failure.why.push_str("; nothing was run");
         match request {
-            Request::Leave { .. } | Request::Abandon => {
-                self.left(Some(failure.why));
-            }
             Request::Look | Request::Grant => {
                 self.tell(FromKeeper::Failed(failure));
                 self.end();
             }
-            Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_) => {
+            _ => {
                 self.end_with(FromKeeper::Failed(failure));
             }
         }
@@ -182,7 +187,14 @@ impl Step<'_> {
                 self.end();
             }
             Then::Tell(words) => {
-                self.tell(words);
+                // Nothing but etcd's answer to our departure tells contention from an outage nobody noticed.
+                self.tell(match (words, problem) {
+                    (FromKeeper::Contended { .. }, Some(problem)) => {
+                        let why = format!("etcd was away as the wait ended: {problem}; nothing was run");
+                        FromKeeper::Failed(Failure::new(FailureKind::Unavailable, why))
+                    }
+                    (words, _) => words,
+                });
                 self.end();
             }
             Then::End => self.end(),

@@ -27,6 +27,10 @@ use std::time::Duration;
 pub struct Policy {
     /// For words.
     pub name: String,
+    /// For words too.
+    pub endpoints: String,
+    pub prefix: String,
+    pub user: Option<String>,
     /// When this call of meshlock began: the wait counts from here.
     pub began: Moment,
     /// `None` waits without limit; zero asks once.
@@ -94,16 +98,22 @@ pub enum Event {
     Tick,
 }
 
+/// What is watched besides our entry and what is asked of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watched {
+    pub predecessor: Option<String>,
+    pub freeze: bool,
+    /// From this revision on; `None` is from now.
+    pub from: Option<i64>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// In place of whatever is under way, which is of no use any more.
     Send(Request),
     Renew,
     /// Watch our entry and what may be asked of it; while waiting also the freeze and the entry before us.
-    Watch {
-        predecessor: Option<String>,
-        freeze: bool,
-    },
+    Watch(Watched),
     Deadline(Moment),
     /// Publish the offer, then say so.
     Offer(Hold),
@@ -180,17 +190,25 @@ impl Step<'_> {
                 }
             }
             Event::Renewal { sent, result } => self.renewed(sent, result),
-            // What happened before the watch was there must be read.
-            Event::WatchReady => match &mut self.state.phase {
-                Phase::Waiting { ready } => {
+            Event::WatchReady => {
+                if let Phase::Waiting { ready } = &mut self.state.phase {
                     *ready = true;
+                }
+                // What happened before a watch from now on must be read.
+                let gap = self
+                    .state
+                    .watched
+                    .as_ref()
+                    .is_some_and(|watched| watched.from.is_none());
+                if gap && matches!(self.state.phase, Phase::Waiting { .. } | Phase::Held) {
                     self.read();
                 }
-                Phase::Held => self.read(),
-                _ => {}
-            },
+            }
             Event::WatchBroken(Fault::Replaced { why }) => self.entry_gone(why),
-            Event::WatchBroken(_) => {
+            Event::WatchBroken(fault) => {
+                if let Fault::Unreachable { why } = fault {
+                    self.away(why);
+                }
                 if let Phase::Waiting { ready } = &mut self.state.phase {
                     *ready = false;
                 }
@@ -209,6 +227,16 @@ impl Step<'_> {
             Event::DutyDone(dead) => self.duty_done(dead),
             Event::Tick => {}
         }
+    }
+
+    /// etcd does not answer, which a waiter sits out.
+    fn away(&mut self, why: String) {
+        if self.state.waits() && self.state.contacted && self.state.outage.is_none() {
+            self.tell(FromKeeper::Progress(format!(
+                "etcd does not answer ({why}): trying again"
+            )));
+        }
+        self.state.outage = Some(why);
     }
 
     /// etcd answers (again).
@@ -278,7 +306,8 @@ impl Step<'_> {
             && self.now >= at
             && let Some(watched) = self.state.watched.clone()
         {
-            self.watch(watched);
+            // Its revision may be compacted by now.
+            self.watch(Watched { from: None, ..watched });
         }
         if let Phase::Delaying { until, stale } = self.state.phase.clone()
             && self.now >= until

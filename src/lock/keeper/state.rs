@@ -1,6 +1,6 @@
 //! Where the keeper stands, and when time alone demands its next decision. Knows no events.
 
-use super::{Policy, Request};
+use super::{Policy, Request, Watched};
 use crate::link::{Ended, FromKeeper};
 use crate::moment::Moment;
 use crate::rules::Rules;
@@ -76,7 +76,7 @@ pub struct State {
     pub(super) next_renewal: Option<Moment>,
     pub(super) next_poll: Moment,
     pub(super) rewatch_at: Option<Moment>,
-    pub(super) watched: Option<(Option<String>, bool)>,
+    pub(super) watched: Option<Watched>,
     /// When each unclean departure was first seen.
     pub(super) first_seen: BTreeMap<String, Moment>,
     /// Who was last named to the user as being ahead, or why nobody starts.

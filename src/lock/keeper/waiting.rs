@@ -2,7 +2,7 @@
 //! departure, a deadline far enough.
 
 use super::state::{Phase, Then};
-use super::{Action, Request, Step};
+use super::{Action, Request, Step, Watched};
 use crate::link::{FromKeeper, Hold};
 use crate::lock::queue::{Granted, Stale, View};
 use crate::moment::Moment;
@@ -112,7 +112,11 @@ impl Step<'_> {
                 self.policy.name
             )));
         }
-        let wanted = (view.ahead.as_ref().map(|ahead| ahead.predecessor.clone()), true);
+        let wanted = Watched {
+            predecessor: view.ahead.as_ref().map(|ahead| ahead.predecessor.clone()),
+            freeze: true,
+            from: None,
+        };
         if self.state.watched.as_ref() == Some(&wanted) {
             if !matches!(self.state.phase, Phase::Waiting { .. }) {
                 self.state.phase = Phase::Waiting { ready: true };
@@ -123,13 +127,10 @@ impl Step<'_> {
         }
     }
 
-    pub(super) fn watch(&mut self, wanted: (Option<String>, bool)) {
+    pub(super) fn watch(&mut self, wanted: Watched) {
         self.state.rewatch_at = None;
         self.state.watched = Some(wanted.clone());
-        self.act(Action::Watch {
-            predecessor: wanted.0,
-            freeze: wanted.1,
-        });
+        self.act(Action::Watch(wanted));
     }
 
     /// Nobody is ahead, but whoever was there last left uncleanly: its tree has the hand-over delay to die.
@@ -235,9 +236,12 @@ impl Step<'_> {
     pub(super) fn claimed(&mut self) {
         if matches!(self.state.phase, Phase::Offered { .. }) {
             self.state.phase = Phase::Held;
-            if self.state.watched != Some((None, false)) {
-                self.watch((None, false));
-            }
+            // From our entry on: nothing that was done to it before the watch is missed.
+            self.watch(Watched {
+                predecessor: None,
+                freeze: false,
+                from: self.state.token.map(|token| token + 1),
+            });
             if let Some(why) = self.state.why_lost.take() {
                 self.entry_gone(why);
             }
@@ -259,7 +263,11 @@ impl Step<'_> {
         }
         let waited = self.now.since(self.policy.began);
         if !self.state.contacted && waited >= self.policy.dial_timeout {
-            let why = self.state.outage.clone().unwrap_or_else(|| "no answer".into());
+            let why = self
+                .state
+                .outage
+                .clone()
+                .unwrap_or_else(|| format!("no answer from {}", self.policy.endpoints));
             let why = format!(
                 "etcd could not be reached within {} s: {why}; nothing was run",
                 self.policy.dial_timeout.as_secs_f64()

@@ -128,6 +128,8 @@ enum Cause {
 pub struct State {
     phase: Phase,
     keeper_lives: bool,
+    /// That the keeper has ended, and what follows from it.
+    keepers_death_told: bool,
     /// The keeper let go on its own authority, the tree dead by its last duty.
     left: bool,
     cause: Option<Cause>,
@@ -148,6 +150,7 @@ impl Default for State {
         Self {
             phase: Phase::Waiting,
             keeper_lives: true,
+            keepers_death_told: false,
             left: false,
             cause: None,
             command: None,

@@ -79,13 +79,10 @@ impl Step<'_> {
             FromKeeper::Failed(failure) => self.end_unrun(Outcome::Failed(failure)),
             FromKeeper::Left { problem } => {
                 if matches!(self.state.phase, Phase::Releasing { .. }) {
-                    if let Some(problem) = problem {
-                        self.problem(format!(
-                            "the lock \"{}\" could not be released: {problem}",
-                            self.policy.name
-                        ));
+                    match problem {
+                        Some(problem) => self.finish_unreleased(&problem),
+                        None => self.finish(),
                     }
-                    self.finish();
                 } else {
                     self.state.left = true;
                 }
@@ -113,18 +110,21 @@ impl Step<'_> {
         }
         match self.state.phase {
             Phase::Waiting | Phase::Claiming { .. } => {
-                let why = "meshlock's keeper process ended unexpectedly: nothing was run";
+                let why = "the keeper process ended unexpectedly: nothing was run";
                 self.end_unrun(Outcome::Failed(Failure::new(FailureKind::Internal, why)));
             }
             Phase::Running { .. } | Phase::Stopping { .. } | Phase::Straggling => {
-                let left = (self.reading.deadline - self.rules.grace).since(self.reading.now);
+                let Reading { now, deadline } = self.reading;
+                let stopped_in = (deadline - self.rules.grace).since(now).as_secs();
+                let free_in = (deadline + self.rules.margin).since(now).as_secs();
                 self.act(Action::Notice(format!(
-                    "meshlock's keeper process ended: the lock \"{}\" can no longer be renewed, the command will be stopped in {} s",
-                    self.policy.name,
-                    left.as_secs()
+                    "the keeper process ended: the lock \"{}\" can be neither renewed nor released any more; \
+                     the command will be stopped in {stopped_in} s, others can start in {free_in} s",
+                    self.policy.name
                 )));
+                self.state.keepers_death_told = true;
             }
-            Phase::Releasing { .. } => self.finish_unreleased("meshlock's keeper process has ended"),
+            Phase::Releasing { .. } => self.finish_unreleased("the keeper process has ended"),
             Phase::Killing | Phase::Over => {}
         }
     }
@@ -304,7 +304,7 @@ impl Step<'_> {
             return;
         }
         if !self.state.keeper_lives {
-            self.finish_unreleased("meshlock's keeper process has ended");
+            self.finish_unreleased("the keeper process has ended");
             return;
         }
         self.state.phase = Phase::Releasing {
@@ -326,7 +326,10 @@ impl Step<'_> {
     }
 
     fn problem(&mut self, problem: String) {
-        self.act(Action::Notice(problem.clone()));
+        // The keeper's death has been told already, with what follows from it.
+        if !self.state.keepers_death_told {
+            self.act(Action::Notice(problem.clone()));
+        }
         self.state.problem = Some(problem);
     }
 
