@@ -4,11 +4,7 @@
 //!   time is over: `<CLOCK_BOOTTIME in ns> <hold> <pid> <what>`. At its start it looks whether a process of
 //!   another hold is still alive, and says so.
 //! - `observer signals` prints `ready <pid>` and then the name of each signal that it gets, until USR2.
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a failed helper should fail its test"
-)]
+#![expect(clippy::expect_used, reason = "a failed helper should fail its test")]
 #![expect(clippy::print_stdout, reason = "stdout is what the test reads")]
 
 use nix::sys::signal::{SigSet, Signal};
@@ -64,7 +60,7 @@ fn beat(file: &str, span: Option<Duration>) {
             stamp(&format!("alive={pid}"));
         }
     }
-    while span.is_none_or(|span| now() - start < span) {
+    while span.is_none_or(|span| now().saturating_sub(start) < span) {
         thread::sleep(Duration::from_millis(5));
         stamp("beat");
     }

@@ -5,6 +5,8 @@ use crate::harness::{Etcd, Finished, Meshlock, Running, directory, proc, unique}
 use meshlock::outcome::EXIT_STATUSES;
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
 use std::process::Stdio;
 
 #[track_caller]
@@ -71,7 +73,7 @@ fn provocations() -> BTreeMap<&'static str, fn() -> Finished> {
             .finish()
     });
     rows.insert("config", || {
-        Meshlock::run_at("https://127.0.0.1", unique("status"))
+        Meshlock::run_at("https://127.0.0.1:1", unique("status"))
             .args(["--cacert", "/nonexistent"])
             .finish()
     });
@@ -268,16 +270,24 @@ fn a_report_replaces_a_file_as_a_whole_and_leaves_no_other_behind() {
 fn a_report_can_go_to_a_pipe() {
     let file = directory().join("fifo");
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-    let reader = std::thread::spawn({
-        let file = file.clone();
-        move || std::fs::read_to_string(file).expect("a report")
-    });
+    // A writer that does not wait needs the reader to be there first, and that is how the test makes sure of
+    // it; the reader then waits for one, which opening for both reading and writing gives it for a start.
+    let mut reader = File::options().read(true).write(true).open(&file).expect("the FIFO");
     Meshlock::run(Etcd::shared(), unique("report"))
         .args(["--report".as_ref(), file.as_os_str()])
         .finish()
         .success();
-    let report: serde_json::Value = serde_json::from_str(&reader.join().expect("a report")).expect("JSON");
+    let mut buffer = [0; 4096];
+    let length = reader.read(&mut buffer).expect("a report");
+    let report: serde_json::Value = serde_json::from_slice(&buffer[..length]).expect("JSON");
     assert_eq!(report["outcome"], "command");
+    drop(reader);
+    // Nobody will ever read it: said at once, instead of waiting for somebody.
+    Meshlock::run(Etcd::shared(), unique("report"))
+        .args(["--report".as_ref(), file.as_os_str()])
+        .finish()
+        .stderr_line(["fifo"])
+        .status(78);
     // And to a descriptor of the caller's.
     let said = Meshlock::run(Etcd::shared(), unique("report"))
         .args(["--report", "/dev/fd/1"])

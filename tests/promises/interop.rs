@@ -1,6 +1,7 @@
 //! meshlock excludes, and is excluded by, `etcdctl lock` on the same key.
 
 use crate::harness::{Etcd, Meshlock, Observer, directory, eventually, meshlock, proc, so, unique};
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
@@ -112,7 +113,7 @@ fn a_mixed_queue_keeps_the_order_of_arrival() {
                     .start(),
             );
         }
-        expected.push_str(&format!("start {place}\nend {place}\n"));
+        write!(expected, "start {place}\nend {place}\n").expect("a String");
         wait_for_entries(etcd, &key, place + 1);
     }
     std::fs::write(&go, "").expect("a file");

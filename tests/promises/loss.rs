@@ -298,6 +298,13 @@ fn cut_connections_are_survived() {
 }
 
 #[test]
+fn a_slow_network_is_survived() {
+    let etcd = Etcd::start();
+    let proxy = etcd.proxy();
+    survives(&proxy.endpoint(), &etcd, || proxy.delay(Duration::from_millis(200)));
+}
+
+#[test]
 fn a_killed_leader_is_survived() {
     let mut cluster = Cluster::start();
     let leader = cluster.leader();

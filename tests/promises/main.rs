@@ -4,7 +4,7 @@
 //!
 //! `harness` starts and hurts etcd, meshlock, networks and terminals. Nothing here sleeps in the hope that
 //! something will have happened by then: [`harness::eventually`] polls until it has.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed test should panic")]
+#![expect(clippy::expect_used, reason = "a failed test should panic")]
 
 mod harness;
 

@@ -7,6 +7,7 @@ use crate::harness::observer::helper;
 use crate::harness::{Etcd, Meshlock, Observer, Running, eventually, pass, proc, so, unique};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::time::Duration;
 
 /// A command that prints what it gets until USR2.
@@ -102,7 +103,6 @@ fn a_forwarded_signal_starts_no_clock() {
     running.wait_for_stdout("term");
     pass(Duration::from_secs(1));
     assert!(proc::alive(running.pid()));
-    use std::io::Write as _;
     running.stdin().write_all(b"\n").expect("it reads");
     running.finish().stdout("up\nterm\n").status(4);
 }

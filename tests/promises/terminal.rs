@@ -153,6 +153,8 @@ fn a_job_that_is_stopped_for_longer_than_the_ttl_keeps_the_lock() {
     let entry = etcd.wait_for_queue(&name, 1);
     pass(Duration::from_secs(6));
     assert_eq!(etcd.queue(&name), entry, "{}", terminal.screen());
+    let jobs = terminal.run("jobs");
+    assert!(jobs.contains("Stopped"), "or `fg` will not continue it: {jobs}");
     let before = observer.holds()[0].last;
     terminal.line("fg");
     eventually("the command stamps again", || so(observer.holds()[0].last > before));

@@ -420,12 +420,14 @@ fn serve(arguments: &[String], log: &Path) -> Child {
 
 /// The program that the environment names. etcdctl is by default the one beside etcd.
 fn program(variable: &str, name: &str) -> PathBuf {
-    env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| {
-        env::var_os("MESHLOCK_TEST_ETCD")
-            .and_then(|etcd| Some(Path::new(&etcd).parent()?.join(name)))
-            .filter(|beside| beside.exists())
-            .unwrap_or_else(|| name.into())
-    })
+    let beside = || {
+        let etcd = env::var_os("MESHLOCK_TEST_ETCD")?;
+        Some(Path::new(&etcd).parent()?.join(name)).filter(|beside| beside.exists())
+    };
+    env::var_os(variable)
+        .map(PathBuf::from)
+        .or_else(beside)
+        .unwrap_or_else(|| name.into())
 }
 
 struct Ports {

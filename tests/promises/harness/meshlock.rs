@@ -25,7 +25,6 @@ pub(crate) struct Meshlock {
     variables: Vec<(OsString, OsString)>,
     directory: Option<PathBuf>,
     stdin: Stdio,
-    stdout: Option<Stdio>,
     stderr: Option<Stdio>,
     /// Programs in front of meshlock, as `nohup`.
     before: Vec<OsString>,
@@ -86,7 +85,6 @@ impl Meshlock {
             variables: Vec::new(),
             directory: None,
             stdin: Stdio::null(),
-            stdout: None,
             stderr: None,
             before: Vec::new(),
             log: None,
@@ -133,11 +131,6 @@ impl Meshlock {
 
     pub(crate) fn stdin(mut self, stdin: impl Into<Stdio>) -> Self {
         self.stdin = stdin.into();
-        self
-    }
-
-    pub(crate) fn stdout_to(mut self, stdout: impl Into<Stdio>) -> Self {
-        self.stdout = Some(stdout.into());
         self
     }
 
@@ -189,7 +182,7 @@ impl Meshlock {
             .env(MARK, &mark)
             .envs(self.variables)
             .stdin(self.stdin)
-            .stdout(self.stdout.take().unwrap_or_else(|| create(&stdout)))
+            .stdout(create(&stdout))
             .stderr(self.stderr.take().unwrap_or_else(|| create(&stderr)));
         if let Some(directory) = self.directory {
             command.current_dir(directory);

@@ -25,8 +25,6 @@ struct Line {
     refusing: AtomicBool,
     over: AtomicBool,
     delay_ms: AtomicU64,
-    connections: AtomicU64,
-    bytes: [AtomicU64; 2],
     open: Mutex<Vec<TcpStream>>,
 }
 
@@ -94,18 +92,6 @@ impl Proxy {
         self.line.refusing.store(false, Ordering::SeqCst);
         self.delay(Duration::ZERO);
     }
-
-    pub(crate) fn connections(&self) -> u64 {
-        self.line.connections.load(Ordering::SeqCst)
-    }
-
-    /// How many bytes went to etcd and how many came back.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        (
-            self.line.bytes[UP].load(Ordering::SeqCst),
-            self.line.bytes[DOWN].load(Ordering::SeqCst),
-        )
-    }
 }
 
 impl Drop for Proxy {
@@ -123,7 +109,6 @@ impl Line {
             if self.over.load(Ordering::SeqCst) {
                 return;
             }
-            self.connections.fetch_add(1, Ordering::SeqCst);
             if self.refusing.load(Ordering::SeqCst) {
                 reset(&stream);
                 continue;
@@ -162,7 +147,6 @@ impl Line {
             if to.write_all(&buffer[..count]).is_err() {
                 break;
             }
-            self.bytes[direction].fetch_add(u64::try_from(count).unwrap_or(0), Ordering::SeqCst);
         }
         to.shutdown(Shutdown::Write).ok();
     }
