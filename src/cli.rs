@@ -93,6 +93,10 @@ pub struct Waiting {
     ///
     /// Counts from the start, connecting included; 0 is -n. The exit status is 75, or that of -E, if
     /// another still has the lock, and 69 if etcd is away as the wait ends.
+    ///
+    /// Where the last holder vanished without a release, the hand-over delay (a tenth of its TTL, 1 s at
+    /// least) is sat out however short the wait, and with -n too: nobody is waited for then, and a job that
+    /// never waits long enough would find its lock shut for ever.
     #[arg(short, long, value_name = "DURATION", value_hint = ValueHint::Other)]
     pub wait: Option<OsString>,
 

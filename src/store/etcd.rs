@@ -109,9 +109,10 @@ impl Etcd {
     }
 
     /// One renewal at one endpoint, on a stream of its own: on a kept one an answer cannot be told from that
-    /// to an earlier request, and it ends with its connection. Bounded, connection set-up apart, by `within`.
+    /// to an earlier request, and it ends with its connection. The request that counts is answered within
+    /// `within` or not at all; so long may the stream take to open, too.
     pub async fn keep_alive(&self, lease: i64, within: Duration) -> Result<Alive, Fault> {
-        self.once(within, &|mut client: Client| async move {
+        self.once(within * 2, &|mut client: Client| async move {
             // etcd-client reads the first answer itself and drops it, and TTL and term with it. So a second
             // request follows, and counts.
             let (mut keeper, mut answers) = match client.lease_keep_alive(lease).await {
@@ -130,7 +131,12 @@ impl Etcd {
             };
             let sent = Moment::now();
             keeper.keep_alive().await?;
-            let Some(answer) = answers.message().await? else {
+            let Ok(answer) = timeout(within, answers.message()).await else {
+                return Err(Error::LeaseKeepAliveError(
+                    "the renewal was answered too late".to_owned(),
+                ));
+            };
+            let Some(answer) = answer? else {
                 return Err(Error::LeaseKeepAliveError(
                     "the stream ended without an answer".to_owned(),
                 ));
