@@ -116,6 +116,8 @@ struct Loop<'a> {
     keeper_reaped: bool,
     link_open: bool,
     left: bool,
+    /// We have just been stopped and continued.
+    stopped: bool,
 }
 
 /// From one round of killing to the next; a SIGCHLD brings it forward.
@@ -146,6 +148,7 @@ impl<'a> Loop<'a> {
             keeper_reaped: false,
             link_open: true,
             left: false,
+            stopped: false,
             task,
         })
     }
@@ -165,7 +168,12 @@ impl<'a> Loop<'a> {
                 }
             }
             self.set_timers();
-            self.wait();
+            if self.stopped {
+                // Who continued us, and how late it is, is to be seen before anything else.
+                self.stopped = false;
+            } else {
+                self.wait();
+            }
         }
     }
 
@@ -264,6 +272,7 @@ impl<'a> Loop<'a> {
             Action::StopSelf(signal) => {
                 self.set_timers();
                 signals::stop_self(signal);
+                self.stopped = true;
             }
             Action::Progress(line) => (self.task.say)(Level::Progress, &line),
             Action::Notice(line) => (self.task.say)(Level::Notice, &line),
