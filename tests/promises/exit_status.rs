@@ -97,7 +97,7 @@ fn provocations() -> BTreeMap<&'static str, fn() -> Finished> {
     });
     rows.insert("not-executable", || {
         Meshlock::run(Etcd::shared(), unique("status"))
-            .command(["/etc/hostname"])
+            .command(["/etc"])
             .finish()
     });
     rows.insert("not-found", || {
