@@ -301,7 +301,7 @@ fn cut_connections_are_survived() {
 fn a_slow_network_is_survived() {
     let etcd = Etcd::start();
     let proxy = etcd.proxy();
-    survives(&proxy.endpoint(), &etcd, || proxy.delay(Duration::from_millis(200)));
+    survives(&proxy.endpoint(), &etcd, || proxy.delay(Duration::from_millis(30)));
 }
 
 #[test]
