@@ -101,6 +101,10 @@ enum Sweep {
     },
 }
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each named by what it says"
+)]
 struct Loop<'a> {
     task: Task<'a>,
     state: State,

@@ -340,6 +340,19 @@ fn a_held_network_to_one_of_three_members_is_survived() {
 }
 
 #[test]
+fn a_leader_that_is_cut_off_from_the_others_is_survived() {
+    let cluster = Cluster::start();
+    let leader = cluster.leader();
+    // The one in use: it answers, and has nothing more to say.
+    let mut endpoints: Vec<String> = cluster.members.iter().map(|member| member.endpoint()).collect();
+    endpoints.rotate_left(leader);
+    survives(&endpoints.join(","), &cluster.members[(leader + 1) % 3], || {
+        cluster.isolate(leader);
+        eventually("another leads", || so(cluster.leader() != leader));
+    });
+}
+
+#[test]
 fn a_lost_quorum_stops_the_command() {
     let cluster = Cluster::start();
     let observer = Observer::new();
