@@ -120,6 +120,14 @@ impl Step<'_> {
                 self.state.outage = Some(why);
                 self.state.again = Some((self.now + self.state.rules.retry, request));
             }
+            Fault::Replaced { why } if !matches!(request, Request::Look | Request::Grant) => self.entry_gone(why),
+            // Nothing is given up over it while a tree may be alive: whether the lock is still ours is for
+            // the renewals to tell.
+            _ if matches!(self.state.phase, Phase::Held | Phase::Lost | Phase::Duty) => {
+                if self.state.phase == Phase::Held {
+                    self.state.again = Some((self.now + self.state.rules.retry, request));
+                }
+            }
             Fault::Unreachable { why } => {
                 if self.state.waits() && self.state.contacted && self.state.outage.is_none() {
                     self.tell(FromKeeper::Progress(format!(
