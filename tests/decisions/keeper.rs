@@ -3,8 +3,9 @@
 use crate::rules;
 use meshlock::link::{FromGuardian, FromKeeper};
 use meshlock::lock::keeper::{Action, Answer, Event, Policy, Request, State, begin, step};
-use meshlock::lock::queue::{Granted, View};
+use meshlock::lock::queue::{Ahead, Entry, Granted, Stale, View};
 use meshlock::moment::Moment;
+use meshlock::outcome::FailureKind;
 use meshlock::rules::Checks;
 use meshlock::store::Fault;
 use std::time::Duration;
@@ -68,6 +69,12 @@ impl Keeper {
         self.on(Event::Guardian(words))
     }
 
+    /// Time alone would not wake it again at this very instant, and again.
+    fn rests(&self) -> bool {
+        let due = self.state.wake_at(&self.policy);
+        due.is_none_or(|due| due > self.now)
+    }
+
     fn after(&mut self, ms: u64) -> Vec<Action> {
         self.now = self.now + Duration::from_millis(ms);
         self.on(Event::Tick)
@@ -85,6 +92,40 @@ fn alone() -> View {
         ask: None,
         oldest_kept: None,
     }
+}
+
+fn behind() -> View {
+    let holder = Entry {
+        key: "lock/1".into(),
+        token: 1,
+        lease: 1,
+        who: "ann@db1".into(),
+    };
+    let ahead = Ahead {
+        count: 1,
+        holder,
+        predecessor: "lock/1".into(),
+    };
+    View {
+        ahead: Some(ahead),
+        ..alone()
+    }
+}
+
+/// Whoever was there last left uncleanly.
+fn after_a_crash() -> View {
+    let stale = Stale {
+        key: "open/1".into(),
+        ttl: Duration::from_secs(40),
+    };
+    View {
+        stale: vec![stale],
+        ..alone()
+    }
+}
+
+fn silence() -> Fault {
+    Fault::Unreachable { why: "silence".into() }
 }
 
 fn denied() -> Fault {
@@ -121,4 +162,54 @@ fn a_replaced_cluster_seen_by_a_read_is_a_loss() {
     keeper.on(Event::WatchReady);
     let actions = keeper.on(Event::Fault(Fault::Replaced { why: "restored".into() }));
     assert!(says_lost(&actions) && !lets_go(&actions));
+}
+
+#[test]
+fn nothing_wakes_a_keeper_for_what_it_no_longer_does() {
+    let mut leaving = Keeper::holding();
+    leaving.hears(FromGuardian::Release { run: None });
+    leaving.after(1500);
+    assert!(leaving.rests(), "renewals end with the release");
+
+    let mut lost = Keeper::holding();
+    lost.on(Event::EntryDeleted);
+    lost.hears(FromGuardian::CommandEnded);
+    lost.hears(FromGuardian::LossSeen);
+    lost.after(3500);
+    assert!(lost.rests(), "the guardian has seen the loss and is to answer");
+
+    let mut entering = Keeper::new(Some(Duration::from_millis(500)));
+    entering.granted();
+    entering.after(1500);
+    assert!(entering.rests(), "the wait is over, and the answer still to come");
+
+    let mut requeueing = Keeper::queued(behind());
+    requeueing.on(Event::EntryDeleted);
+    requeueing.on(Event::Answer(Answer::Gone));
+    requeueing.on(Event::WatchBroken(silence()));
+    requeueing.after(500);
+    assert!(requeueing.rests(), "the watch of a place given up has broken");
+
+    let mut clearing = Keeper::queued(after_a_crash());
+    clearing.after(4000);
+    clearing.on(Event::Fault(silence()));
+    assert!(clearing.rests(), "the delay is over, and its end is to be sent again");
+}
+
+#[test]
+fn a_wait_that_ends_in_an_outage_ends_as_unavailable_whoever_is_ahead() {
+    for view in [behind(), after_a_crash()] {
+        let mut keeper = Keeper::queued(view);
+        keeper.policy.wait = Some(Duration::from_millis(2500));
+        keeper.after(1000);
+        let sent = keeper.now;
+        keeper.on(Event::Renewal {
+            sent,
+            result: Err(silence()),
+        });
+        keeper.after(1500);
+        let actions = keeper.on(Event::Answer(Answer::Gone));
+        let unavailable = |action: &Action| matches!(action, Action::Tell(FromKeeper::Failed(failure)) if failure.kind == FailureKind::Unavailable);
+        assert!(actions.iter().any(unavailable), "{actions:?}");
+    }
 }

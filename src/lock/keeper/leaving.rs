@@ -23,7 +23,7 @@ impl Step<'_> {
             }
             // Already on the way out, for another reason: the guardian's word is the last.
             Phase::Leaving { .. } => self.state.phase = Phase::Leaving { then: left },
-            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
+            Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing => {
                 if self.state.lease == 0 {
                     self.tell(FromKeeper::Left { problem: None });
                     self.end();
@@ -39,7 +39,7 @@ impl Step<'_> {
         self.state.orphaned_run = Some(record);
         self.state.next_wake = None;
         match self.state.phase {
-            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
+            Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing => {
                 if self.state.lease == 0 {
                     self.end();
                 } else {

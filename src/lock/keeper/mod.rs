@@ -181,23 +181,20 @@ impl Step<'_> {
             }
             Event::Renewal { sent, result } => self.renewed(sent, result),
             // What happened before the watch was there must be read.
-            Event::WatchReady => match &mut self.state.phase {
-                Phase::Waiting { ready } => {
-                    *ready = true;
+            Event::WatchReady => {
+                if matches!(self.state.phase, Phase::Waiting | Phase::Held) {
                     self.read();
                 }
-                Phase::Held => self.read(),
-                _ => {}
-            },
+            }
             Event::WatchBroken(Fault::Replaced { why }) => self.entry_gone(why),
+            // One that breaks after we left, or for a place given up, is of no use any more.
             Event::WatchBroken(_) => {
-                if let Phase::Waiting { ready } = &mut self.state.phase {
-                    *ready = false;
+                if self.state.renews() && self.state.watched.is_some() {
+                    self.state.rewatch_at = Some(self.now + self.state.rules.retry);
                 }
-                self.state.rewatch_at = Some(self.now + self.state.rules.retry);
             }
             Event::QueueChanged => {
-                if matches!(self.state.phase, Phase::Waiting { .. } | Phase::Delaying { .. }) {
+                if matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. }) {
                     self.read();
                 }
             }
@@ -270,7 +267,7 @@ impl Step<'_> {
         self.judge_waiting();
         if self.state.read_again
             && self.state.under_way.is_none()
-            && matches!(self.state.phase, Phase::Waiting { .. } | Phase::Delaying { .. })
+            && matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. })
         {
             self.read();
         }

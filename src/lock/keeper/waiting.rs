@@ -44,7 +44,7 @@ impl Step<'_> {
         }
         if !matches!(
             self.state.phase,
-            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing
+            Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing
         ) {
             return;
         }
@@ -113,12 +113,8 @@ impl Step<'_> {
             )));
         }
         let wanted = (view.ahead.as_ref().map(|ahead| ahead.predecessor.clone()), true);
-        if self.state.watched.as_ref() == Some(&wanted) {
-            if !matches!(self.state.phase, Phase::Waiting { .. }) {
-                self.state.phase = Phase::Waiting { ready: true };
-            }
-        } else {
-            self.state.phase = Phase::Waiting { ready: false };
+        self.state.phase = Phase::Waiting;
+        if self.state.watched.as_ref() != Some(&wanted) {
             self.watch(wanted);
         }
     }
@@ -268,19 +264,17 @@ impl Step<'_> {
             return self.end();
         }
         let over = self.policy.wait.is_some_and(|wait| waited >= wait);
-        // Nobody is ahead while delaying, so this is no longer waiting for anybody: it is sat out, or who
-        // never waits long enough would find the lock shut for ever.
-        if over && !matches!(self.state.phase, Phase::Delaying { .. } | Phase::Renewing) {
-            if let Some(why) = self.state.outage.clone() {
-                if self.policy.wait != Some(Duration::ZERO) || waited >= self.policy.dial_timeout {
-                    let why = format!("etcd was away as the wait ended: {why}; nothing was run");
-                    self.end_with(FromKeeper::Failed(Failure::new(FailureKind::Unavailable, why)));
-                }
-            } else if self.state.blocker.is_some() && matches!(self.state.phase, Phase::Waiting { .. }) {
-                self.contended();
+        if over && let Some(why) = self.state.outage.clone() {
+            if self.policy.wait != Some(Duration::ZERO) || waited >= self.policy.dial_timeout {
+                let why = format!("etcd was away as the wait ended: {why}; nothing was run");
+                self.end_with(FromKeeper::Failed(Failure::new(FailureKind::Unavailable, why)));
             }
+        // With nobody ahead this is no longer waiting for anybody: a hand-over delay is sat out, or who never
+        // waits long enough would find the lock shut for ever.
+        } else if over && self.state.phase == Phase::Waiting {
+            self.contended();
         }
-        if matches!(self.state.phase, Phase::Waiting { .. }) && self.now >= self.state.next_poll {
+        if matches!(self.state.phase, Phase::Waiting) && self.now >= self.state.next_poll {
             self.state.next_poll = self.now + Duration::from_secs(10).min(self.state.rules.ttl);
             self.read();
         }
