@@ -78,9 +78,7 @@ impl Step<'_> {
             }
             Phase::Offered { .. } => {
                 self.state.why_lost = Some(why);
-                if let Some(token) = self.state.token {
-                    self.act(Action::Withdraw { token });
-                }
+                self.withdraw_now();
             }
             Phase::Held => {
                 self.tell(FromKeeper::Lost { why });
@@ -133,6 +131,8 @@ impl Step<'_> {
         self.state.next_wake = None;
         if self.state.rules.checks.last_duty {
             self.act(Action::LastDuty);
+        } else {
+            self.leave_orphaned();
         }
     }
 

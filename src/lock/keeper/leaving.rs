@@ -46,10 +46,8 @@ impl Step<'_> {
                     self.leave(Request::Abandon, Then::End);
                 }
             }
-            Phase::Offered { .. } => {
-                // It may have claimed and forked in its last moment.
-                self.duty();
-            }
+            // It may have claimed and forked in its last moment.
+            Phase::Offered { .. } => self.withdraw_now(),
             Phase::Held | Phase::Lost if self.state.command_over => self.leave_orphaned(),
             Phase::Held | Phase::Lost => self.duty(),
             Phase::Parked => self.end(),

@@ -212,15 +212,26 @@ impl Step<'_> {
         self.send(Request::Grant);
     }
 
+    /// Due at once, and then once only: an offer that is withdrawn already would pass for a claimed one.
+    pub(super) fn withdraw_now(&mut self) {
+        self.state.phase = Phase::Offered { until: self.now };
+    }
+
     pub(super) fn withdrawn(&mut self, back: bool) {
         if !matches!(self.state.phase, Phase::Offered { .. }) {
             return;
         }
         if !back {
             // Claimed at the same moment: its word is on the way.
-            return self.claimed();
+            self.claimed();
+            if !self.state.guardian_lives {
+                self.duty();
+            }
+            return;
         }
-        let then = if self.state.why_lost.take().is_some() {
+        let then = if !self.state.guardian_lives {
+            Then::End
+        } else if self.state.why_lost.take().is_some() {
             Then::Requeue
         } else {
             Then::Park
