@@ -1,7 +1,7 @@
 //! The keeper's promises, one short history each.
 
 use crate::rules;
-use meshlock::link::{FromGuardian, FromKeeper};
+use meshlock::link::{Ended, FromGuardian, FromKeeper};
 use meshlock::lock::keeper::{Action, Answer, Event, Policy, Request, State, begin, step};
 use meshlock::lock::queue::{Ahead, Entry, Granted, Stale, View};
 use meshlock::moment::Moment;
@@ -66,7 +66,7 @@ impl Keeper {
     }
 
     fn hears(&mut self, words: FromGuardian) -> Vec<Action> {
-        self.on(Event::Guardian(words))
+        self.on(Event::Guardian(vec![words]))
     }
 
     /// Time alone would not wake it again at this very instant, and again.
@@ -126,6 +126,15 @@ fn after_a_crash() -> View {
 
 fn silence() -> Fault {
     Fault::Unreachable { why: "silence".into() }
+}
+
+fn record() -> Ended {
+    Ended {
+        result: "signal".into(),
+        status: Some(137),
+        acquired: String::new(),
+        ended: String::new(),
+    }
 }
 
 fn denied() -> Fault {
@@ -212,4 +221,54 @@ fn a_wait_that_ends_in_an_outage_ends_as_unavailable_whoever_is_ahead() {
         let unavailable = |action: &Action| matches!(action, Action::Tell(FromKeeper::Failed(failure)) if failure.kind == FailureKind::Unavailable);
         assert!(actions.iter().any(unavailable), "{actions:?}");
     }
+}
+
+#[test]
+fn a_keeper_that_slept_hears_all_that_was_said_before_it_kills_anything() {
+    let mut keeper = Keeper::queued(alone());
+    keeper.now = keeper.now + Duration::from_secs(4);
+    let started = FromGuardian::Started { group: None };
+    let actions = keeper.on(Event::Guardian(vec![
+        FromGuardian::Claimed,
+        started,
+        FromGuardian::CommandEnded,
+    ]));
+    assert!(
+        !actions.contains(&Action::LastDuty),
+        "what the command left running is to be left alone"
+    );
+}
+
+#[test]
+fn an_offer_is_withdrawn_once_however_many_reasons_there_are() {
+    let mut keeper = Keeper::queued(alone());
+    keeper.now = keeper.now + Duration::from_secs(1);
+    let actions = keeper.on(Event::EntryDeleted);
+    let withdrawals = actions
+        .iter()
+        .filter(|action| matches!(action, Action::Withdraw { .. }));
+    assert_eq!(
+        withdrawals.count(),
+        1,
+        "the second would be refused, and so pass for a claim"
+    );
+}
+
+#[test]
+fn an_offer_that_outlives_its_guardian_unclaimed_leaves_no_record_of_a_run() {
+    let mut keeper = Keeper::queued(alone());
+    assert!(
+        keeper
+            .on(Event::GuardianGone(record()))
+            .contains(&Action::Withdraw { token: TOKEN })
+    );
+    assert!(
+        keeper
+            .on(Event::Withdrawn(true))
+            .contains(&Action::Send(Request::Abandon))
+    );
+
+    let mut keeper = Keeper::queued(alone());
+    keeper.on(Event::GuardianGone(record()));
+    assert!(keeper.on(Event::Withdrawn(false)).contains(&Action::LastDuty));
 }

@@ -84,7 +84,9 @@ pub enum Event {
     /// Our own entry was deleted.
     EntryDeleted,
     Asked(Ask),
-    Guardian(FromGuardian),
+    /// Everything that it has said since the last look: none of it is judged by an hour that its next word
+    /// would explain.
+    Guardian(Vec<FromGuardian>),
     /// The link is closed: the guardian has ended, and this is what may be recorded of its run.
     GuardianGone(Ended),
     /// The answer to [`Action::Withdraw`].
@@ -194,13 +196,15 @@ impl Step<'_> {
                 }
             }
             Event::QueueChanged => {
-                if matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. }) {
+                if !self.state.rules.checks.read_before_start && self.state.phase == Phase::Waiting {
+                    self.first();
+                } else if matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. }) {
                     self.read();
                 }
             }
             Event::EntryDeleted => self.entry_gone("its entry in etcd was deleted, or its lease revoked".into()),
             Event::Asked(ask) => self.asked(&ask),
-            Event::Guardian(words) => self.heard(words),
+            Event::Guardian(words) => words.into_iter().for_each(|words| self.heard(words)),
             Event::GuardianGone(record) => self.guardian_gone(record),
             Event::Withdrawn(back) => self.withdrawn(back),
             Event::DutyDone(dead) => self.duty_done(dead),
@@ -264,6 +268,8 @@ impl Step<'_> {
         {
             self.send(request);
         }
+        // First, since it may lead back to the queue, where the wait may be over.
+        self.judge_leaving();
         self.judge_waiting();
         if self.state.read_again
             && self.state.under_way.is_none()
@@ -295,6 +301,5 @@ impl Step<'_> {
         }
         self.judge_renewal();
         self.judge_guardian();
-        self.judge_leaving();
     }
 }
