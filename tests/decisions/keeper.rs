@@ -272,3 +272,20 @@ fn an_offer_that_outlives_its_guardian_unclaimed_leaves_no_record_of_a_run() {
     keeper.on(Event::GuardianGone(record()));
     assert!(keeper.on(Event::Withdrawn(false)).contains(&Action::LastDuty));
 }
+
+#[test]
+fn a_leaving_given_up_for_lack_of_an_answer_does_not_follow_the_next_one() {
+    let mut keeper = Keeper::queued(after_a_crash());
+    assert!(
+        keeper
+            .after(4000)
+            .iter()
+            .any(|action| matches!(action, Action::Send(Request::Clear(_))))
+    );
+    keeper.on(Event::EntryDeleted);
+    assert!(
+        keeper.after(2000).contains(&Action::Send(Request::Grant)),
+        "queueing again"
+    );
+    assert!(keeper.granted().contains(&Action::Send(Request::Enqueue)));
+}

@@ -177,6 +177,8 @@ impl Step<'_> {
         self.state.token = None;
         self.state.next_renewal = None;
         self.state.leave_by = None;
+        // Given up for lack of an answer, it is not to follow the next one.
+        self.state.deferred = None;
         match then {
             Then::Requeue => self.requeue(),
             Then::Park => {
