@@ -289,3 +289,19 @@ fn a_leaving_given_up_for_lack_of_an_answer_does_not_follow_the_next_one() {
     );
     assert!(keeper.granted().contains(&Action::Send(Request::Enqueue)));
 }
+
+#[test]
+fn a_loss_before_the_command_began_does_not_haunt_the_next_hold() {
+    let mut keeper = Keeper::queued(alone());
+    keeper.hears(FromGuardian::Claimed);
+    assert!(says_lost(&keeper.on(Event::EntryDeleted)));
+    keeper.hears(FromGuardian::LossSeen);
+    keeper.hears(FromGuardian::Requeue);
+    keeper.after(1000);
+    keeper.on(Event::Answer(Answer::Gone));
+    keeper.granted();
+    keeper.on(Event::Answer(Answer::View(alone())));
+    keeper.hears(FromGuardian::Claimed);
+    let actions = keeper.hears(FromGuardian::Started { group: None });
+    assert!(!actions.contains(&Action::LastDuty), "{actions:?}");
+}

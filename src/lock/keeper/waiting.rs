@@ -208,6 +208,9 @@ impl Step<'_> {
         self.state.rewatch_at = None;
         self.state.named = None;
         self.state.deadline = Moment::NEVER_BEGUN;
+        self.state.why_lost = None;
+        self.state.lost_at = None;
+        self.state.read_again = false;
         self.state.fresh_lease = true;
         self.send(Request::Grant);
     }
