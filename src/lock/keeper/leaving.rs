@@ -24,8 +24,9 @@ impl Step<'_> {
             }
             // Already on the way out, for another reason: the guardian's word is the last.
             Phase::Leaving { .. } => self.state.phase = Phase::Leaving { then: left },
-            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
-                if self.state.lease == 0 {
+            Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing => {
+                // Where etcd has never answered there is no entry to remove.
+                if self.state.lease == 0 || !self.state.contacted {
                     self.tell(FromKeeper::Left { problem: None });
                     self.end();
                 } else {
@@ -40,17 +41,15 @@ impl Step<'_> {
         self.state.orphaned_run = Some(record);
         self.state.next_wake = None;
         match self.state.phase {
-            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
+            Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing => {
                 if self.state.lease == 0 {
                     self.end();
                 } else {
                     self.leave(Request::Abandon, Then::End);
                 }
             }
-            Phase::Offered { .. } => {
-                // It may have claimed and forked in its last moment.
-                self.duty();
-            }
+            // It may have claimed and forked in its last moment.
+            Phase::Offered { .. } => self.withdraw_now(),
             Phase::Held | Phase::Lost if self.state.command_over => self.leave_orphaned(),
             Phase::Held | Phase::Lost => self.duty(),
             Phase::Parked => self.end(),
@@ -121,6 +120,14 @@ impl Step<'_> {
                 self.state.outage = Some(why);
                 self.state.again = Some((self.now + self.state.rules.retry, request));
             }
+            Fault::Replaced { why } if !matches!(request, Request::Look | Request::Grant) => self.entry_gone(why),
+            // Nothing is given up over it while a tree may be alive: whether the lock is still ours is for
+            // the renewals to tell.
+            _ if matches!(self.state.phase, Phase::Held | Phase::Lost | Phase::Duty) => {
+                if self.state.phase == Phase::Held {
+                    self.state.again = Some((self.now + self.state.rules.retry, request));
+                }
+            }
             Fault::Unreachable { why } => {
                 self.away(why);
                 self.state.again = Some((self.now + self.state.rules.retry, request));
@@ -176,6 +183,8 @@ impl Step<'_> {
         self.state.token = None;
         self.state.next_renewal = None;
         self.state.leave_by = None;
+        // Given up for lack of an answer, it is not to follow the next one.
+        self.state.deferred = None;
         match then {
             Then::Requeue => self.requeue(),
             Then::Park => {

@@ -296,6 +296,9 @@ impl Step<'_> {
     fn kill(&mut self) {
         self.state.phase = Phase::Killing;
         self.act(Action::Kill);
+        if !self.rules.checks.tree_check {
+            self.release();
+        }
     }
 
     fn release(&mut self) {

@@ -44,7 +44,7 @@ impl Observer {
 
     /// The same as a word for a shell's script.
     pub(crate) fn script(&self) -> String {
-        format!("{} beat {}", helper().display(), self.file.display())
+        format!("'{}' beat '{}'", helper().display(), self.file.display())
     }
 
     /// The holds so far, in the order of their first stamps.
