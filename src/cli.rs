@@ -154,7 +154,7 @@ pub struct Holding {
         hide_possible_values = true,
         ignore_case = true
     )]
-    pub stragglers: Option<crate::settings::Stragglers>,
+    pub stragglers: Option<crate::rules::Stragglers>,
 
     /// Try this long to release the lock at the end [default: 5s]
     ///

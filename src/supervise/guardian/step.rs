@@ -4,8 +4,7 @@ use super::{Action, Cause, Event, Phase, Policy, Reading, State};
 use crate::link::{FromGuardian, FromKeeper};
 use crate::moment::Moment;
 use crate::outcome::{CommandEnd, Failure, FailureKind, Outcome};
-use crate::rules::Rules;
-use crate::settings::Stragglers;
+use crate::rules::{Rules, Stragglers};
 use nix::sys::signal::Signal;
 
 pub(super) struct Step<'a> {
