@@ -197,9 +197,19 @@ fn asked(typed: &cli::Holding, sources: &Sources) -> Result<Asked, Failure> {
     } else {
         FailureKind::Config
     };
+    let variables: Vec<_> = spans
+        .iter()
+        .filter_map(|(flag, typed)| sources.find(flag, *typed))
+        .filter(|found| found.source.layer != Layer::Flag)
+        .map(|found| found.source.to_string())
+        .collect();
     match Rules::as_asked(&asked) {
         Ok(_) => Ok(asked),
-        Err(refusal) => Err(Failure::new(kind, refusal.to_string())),
+        Err(refusal) if variables.is_empty() => Err(Failure::new(kind, refusal.to_string())),
+        Err(refusal) => {
+            let set = variables.join(" and ");
+            Err(Failure::new(kind, format!("{refusal} ({set} is set)")))
+        }
     }
 }
 
