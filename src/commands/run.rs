@@ -126,7 +126,11 @@ fn keep(settings: Run, rules: Rules, began: Moment, guardian: Pid, link: Link, s
     let policy = keeper::Policy {
         name: place.name.clone(),
         endpoints: connection.endpoints.join(", "),
-        prefix,
+        keys: if place.queue().starts_with(&prefix) {
+            format!("prefix \"{prefix}\"")
+        } else {
+            format!("prefix \"{prefix}\" and keys under \"{}\"", place.queue())
+        },
         user: connection.user.as_ref().map(|(name, _)| name.clone()),
         began,
         wait,

@@ -18,8 +18,9 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timer::{self, Timer};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::time::ClockId;
-use nix::unistd::Pid;
+use nix::unistd::{AccessFlags, Pid};
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 
@@ -85,6 +86,8 @@ struct Command {
     own_group: bool,
     /// Until exec has succeeded or failed.
     exec_error: Option<OwnedFd>,
+    /// What was tried for it.
+    files: Vec<CString>,
     ended: bool,
 }
 
@@ -296,8 +299,13 @@ impl<'a> Loop<'a> {
                     pid: spawned.pid,
                     own_group: exec.own_group,
                     exec_error: Some(spawned.exec_error),
+                    files: exec.candidates,
                     ended: false,
                 });
+                if self.task.verbose {
+                    let line = format!("acquired \"{}\", token {}", self.task.policy.name, hold.token);
+                    (self.task.say)(Level::Verbose, &line);
+                }
                 None
             }
             Err(error) => Some(Event::NotStarted {
@@ -324,9 +332,16 @@ impl<'a> Loop<'a> {
         command.ended = true;
         waitpid(command.pid, None).ok();
         let errno = Errno::from_raw(i32::from_ne_bytes(bytes));
+        // execve(2) says the same of a missing file and of a missing interpreter in its first line.
+        let there = |file: &CString| nix::unistd::access(file.as_c_str(), AccessFlags::F_OK).is_ok();
+        let why = if errno == Errno::ENOENT && command.files.iter().any(there) {
+            "its interpreter was not found"
+        } else {
+            errno.desc()
+        };
         Some(Event::NotStarted {
             found: errno != Errno::ENOENT,
-            why: errno.desc().into(),
+            why: why.into(),
         })
     }
 

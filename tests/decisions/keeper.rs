@@ -26,7 +26,7 @@ impl Keeper {
         let policy = Policy {
             name: "n".into(),
             endpoints: String::new(),
-            prefix: String::new(),
+            keys: String::new(),
             user: None,
             began: now,
             wait,

@@ -7,6 +7,9 @@ use crate::link::{Ended, FromKeeper};
 use crate::outcome::{Failure, FailureKind};
 use crate::store::Fault;
 use std::fmt::Write as _;
+use std::time::Duration;
+
+const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 
 impl Step<'_> {
     pub(super) fn release(&mut self, run: Option<Ended>) {
@@ -87,8 +90,15 @@ impl Step<'_> {
 
     pub(super) fn leave(&mut self, request: Request, then: Then) {
         if self.state.guardian_lives {
-            // A little before the guardian's own limit, so that it hears the reason.
-            self.state.leave_by = Some(self.now + self.state.rules.release_timeout.mul_f64(0.9));
+            // A little before the guardian's own limit, so that it hears the reason. Where nothing ran, who
+            // waits for us wants to go, and the revocation is tried once more after that.
+            let limit = self.state.rules.release_timeout.mul_f64(0.9);
+            let limit = if request == Request::Abandon {
+                limit.min(ABANDON_WITHIN)
+            } else {
+                limit
+            };
+            self.state.leave_by = Some(self.now + limit);
         }
         self.state.phase = Phase::Leaving { then };
         self.state.rewatch_at = None;
@@ -161,7 +171,7 @@ impl Step<'_> {
                 .user
                 .as_ref()
                 .map_or(String::new(), |user| format!("user \"{user}\", "));
-            write!(failure.why, " ({user}prefix \"{}\")", self.policy.prefix).ok();
+            write!(failure.why, " ({user}{})", self.policy.keys).ok();
         }
         failure.why.push_str("; nothing was run");
         match request {

@@ -29,7 +29,8 @@ pub struct Policy {
     pub name: String,
     /// For words too.
     pub endpoints: String,
-    pub prefix: String,
+    /// What rights are needed on.
+    pub keys: String,
     pub user: Option<String>,
     /// When this call of meshlock began: the wait counts from here.
     pub began: Moment,

@@ -107,9 +107,9 @@ impl Step<'_> {
             let place = view
                 .ahead
                 .as_ref()
-                .map_or(String::new(), |ahead| format!(", {} ahead of us", ahead.count));
+                .map_or(String::new(), |ahead| format!(" ({} ahead of us)", ahead.count));
             self.tell(FromKeeper::Progress(format!(
-                "waiting: \"{}\" {why}{place}",
+                "waiting{place}: \"{}\" {why}",
                 self.policy.name
             )));
         }

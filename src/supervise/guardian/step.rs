@@ -6,6 +6,7 @@ use crate::moment::Moment;
 use crate::outcome::{CommandEnd, Failure, FailureKind, Outcome};
 use crate::rules::{Rules, Stragglers};
 use nix::sys::signal::Signal;
+use std::time::Duration;
 
 pub(super) struct Step<'a> {
     pub(super) rules: &'a Rules,
@@ -318,9 +319,15 @@ impl Step<'_> {
     fn finish_unreleased(&mut self, reason: &str) {
         if self.state.hold.is_some() {
             let lease_ends = self.reading.deadline + self.rules.margin;
-            let left = lease_ends.since(self.reading.now).as_secs_f64().ceil();
+            let left = (lease_ends + Duration::from_millis(999))
+                .since(self.reading.now)
+                .as_secs();
+            let blocks = match left {
+                0 => "its lease has ended by now".to_owned(),
+                left => format!("it may block others for up to {left} s more"),
+            };
             self.problem(format!(
-                "the lock \"{}\" could not be released ({reason}): it may block others for up to {left} s more",
+                "the lock \"{}\" could not be released ({reason}): {blocks}",
                 self.policy.name
             ));
         }
@@ -370,7 +377,16 @@ impl Step<'_> {
             Phase::Running { since } if self.rules.max_runtime.is_some_and(|limit| now >= since + limit) => {
                 self.stop(Cause::Overrun, self.policy.stop_signal, now + self.rules.grace);
             }
-            Phase::Stopping { kill_at } if now >= kill_at => self.kill(),
+            Phase::Stopping { kill_at } if now >= kill_at => {
+                if self.state.cause == Some(Cause::Hurry) {
+                    self.act(Action::Notice(format!(
+                        "\"{}\" did not end within the grace of {} s after the second signal: killing it",
+                        self.policy.name,
+                        self.rules.grace.as_secs_f64()
+                    )));
+                }
+                self.kill();
+            }
             Phase::Releasing { by } if now >= by => {
                 self.finish_unreleased("no answer from etcd within --release-timeout");
             }
