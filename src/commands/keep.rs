@@ -339,7 +339,7 @@ impl Loop {
         spawn_local(async move {
             let sent = Moment::now();
             let result = queue.renew(lease, token, &rules).await;
-            reports.send(Report::Event(Event::Renewal { sent, result })).ok();
+            reports.send(Report::Event(Event::Renewal { lease, sent, result })).ok();
         });
     }
 

@@ -3,7 +3,8 @@
 use crate::rules;
 use meshlock::link::{Ended, FromGuardian, FromKeeper};
 use meshlock::lock::keeper::{Action, Answer, Event, Policy, Request, State, begin, step};
-use meshlock::lock::queue::{Ahead, Entry, Granted, Stale, View};
+use meshlock::lock::queue::{Ahead, Entry, Granted, Renewal, Stale, View};
+use meshlock::lock::record::Ask;
 use meshlock::moment::Moment;
 use meshlock::outcome::FailureKind;
 use meshlock::rules::Checks;
@@ -212,9 +213,11 @@ fn a_wait_that_ends_in_an_outage_ends_as_unavailable_whoever_is_ahead() {
         keeper.policy.wait = Some(Duration::from_millis(2500));
         keeper.after(1000);
         let sent = keeper.now;
+        let result = Err(silence());
         keeper.on(Event::Renewal {
+            lease: LEASE,
             sent,
-            result: Err(silence()),
+            result,
         });
         keeper.after(1500);
         let actions = keeper.on(Event::Answer(Answer::Gone));
@@ -304,4 +307,84 @@ fn a_loss_before_the_command_began_does_not_haunt_the_next_hold() {
     keeper.hears(FromGuardian::Claimed);
     let actions = keeper.hears(FromGuardian::Started { group: None });
     assert!(!actions.contains(&Action::LastDuty), "{actions:?}");
+}
+
+#[test]
+fn an_answer_to_a_renewal_of_a_lease_given_up_says_nothing_of_the_next() {
+    let mut keeper = Keeper::queued(behind());
+    let sent = keeper.now;
+    assert!(keeper.after(1000).contains(&Action::Renew));
+    keeper.on(Event::EntryDeleted);
+    keeper.on(Event::Answer(Answer::Gone));
+    keeper.state.set_lease(LEASE + 1, "lock/6".into());
+    let rules = rules(Checks::ALL);
+    let granted = Granted {
+        sent: keeper.now,
+        ttl: rules.ttl,
+    };
+    keeper.on(Event::Answer(Answer::Granted(granted, Ok(rules))));
+    keeper.on(Event::Answer(Answer::View(alone())));
+    keeper.hears(FromGuardian::Claimed);
+    keeper.hears(FromGuardian::Started { group: None });
+    let result = Ok(Renewal::Gone { why: "gone".into() });
+    let actions = keeper.on(Event::Renewal {
+        lease: LEASE,
+        sent,
+        result,
+    });
+    assert!(actions.is_empty(), "{actions:?}");
+    assert!(
+        keeper.after(1000).contains(&Action::Renew),
+        "the new lease is renewed whatever became of the old one"
+    );
+}
+
+#[test]
+fn an_unknown_ask_is_passed_over_in_one_line() {
+    let mut keeper = Keeper::holding();
+    let ask = Ask {
+        format: 1,
+        kind: "dance".into(),
+        token: TOKEN,
+        by: String::new(),
+        reason: String::new(),
+    };
+    assert_eq!(keeper.on(Event::Asked(ask.clone())).len(), 1);
+    assert_eq!(keeper.on(Event::Asked(ask)), []);
+}
+
+#[test]
+fn a_release_before_etcd_ever_answered_waits_for_nothing() {
+    let mut keeper = Keeper::new(None);
+    keeper.state.set_lease(LEASE, "lock/5".into());
+    let left = Action::Tell(FromKeeper::Left { problem: None });
+    assert_eq!(keeper.hears(FromGuardian::Release { run: None }), [left, Action::End]);
+}
+
+#[test]
+fn a_place_lost_during_the_delay_is_not_a_lock_taken_by_another() {
+    let mut keeper = Keeper::new(Some(Duration::ZERO));
+    keeper.on(Event::Answer(Answer::View(View { mine: None, ..alone() })));
+    keeper.granted();
+    keeper.on(Event::Answer(Answer::View(after_a_crash())));
+    keeper.after(4000);
+    keeper.on(Event::Answer(Answer::View(View { mine: None, ..alone() })));
+    assert!(
+        keeper
+            .on(Event::Answer(Answer::Gone))
+            .contains(&Action::Send(Request::Grant))
+    );
+}
+
+#[test]
+fn a_wait_for_a_crashed_holders_tree_hears_of_a_freeze() {
+    let mut keeper = Keeper::new(None);
+    keeper.granted();
+    let freeze = true;
+    let actions = keeper.on(Event::Answer(Answer::View(after_a_crash())));
+    assert!(actions.contains(&Action::Watch {
+        predecessor: None,
+        freeze
+    }));
+    assert!(keeper.on(Event::WatchReady).contains(&Action::Send(Request::Read)));
 }

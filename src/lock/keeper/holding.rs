@@ -98,6 +98,10 @@ impl Step<'_> {
             return;
         }
         if !matches!(ask.kind.as_str(), "break" | "make-way") {
+            // It is read again and again.
+            if self.state.passed_over.replace(ask.kind.clone()).as_ref() == Some(&ask.kind) {
+                return;
+            }
             return self.tell(FromKeeper::Notice(format!(
                 "passing over an unknown request (\"{}\") by {}",
                 ask.kind,

@@ -24,7 +24,8 @@ impl Step<'_> {
             // Already on the way out, for another reason: the guardian's word is the last.
             Phase::Leaving { .. } => self.state.phase = Phase::Leaving { then: left },
             Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing => {
-                if self.state.lease == 0 {
+                // Where etcd has never answered there is no entry to remove.
+                if self.state.lease == 0 || !self.state.contacted {
                     self.tell(FromKeeper::Left { problem: None });
                     self.end();
                 } else {

@@ -73,6 +73,8 @@ pub enum Event {
     /// The request came to nothing.
     Fault(Fault),
     Renewal {
+        /// That was renewed: an answer may come when it has long been given up.
+        lease: i64,
         sent: Moment,
         result: Result<Renewal, Fault>,
     },
@@ -181,10 +183,14 @@ impl Step<'_> {
                     self.failed(request, fault);
                 }
             }
-            Event::Renewal { sent, result } => self.renewed(sent, result),
+            Event::Renewal { lease, sent, result } => {
+                if lease == self.state.lease {
+                    self.renewed(sent, result);
+                }
+            }
             // What happened before the watch was there must be read.
             Event::WatchReady => {
-                if matches!(self.state.phase, Phase::Waiting | Phase::Held) {
+                if matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. } | Phase::Held) {
                     self.read();
                 }
             }
@@ -273,7 +279,7 @@ impl Step<'_> {
         self.judge_waiting();
         if self.state.read_again
             && self.state.under_way.is_none()
-            && matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. })
+            && matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. } | Phase::Held)
         {
             self.read();
         }

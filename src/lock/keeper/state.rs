@@ -79,6 +79,8 @@ pub struct State {
     pub(super) first_seen: BTreeMap<String, Moment>,
     /// Who was last named to the user as being ahead, or why nobody starts.
     pub(super) named: Option<String>,
+    /// The kind of ask that was last passed over.
+    pub(super) passed_over: Option<String>,
     /// The words for a contention.
     pub(super) blocker: Option<String>,
     /// The last fault, while an outage lasts.
@@ -122,6 +124,7 @@ impl State {
             watched: None,
             first_seen: BTreeMap::new(),
             named: None,
+            passed_over: None,
             blocker: None,
             outage: None,
             started: false,

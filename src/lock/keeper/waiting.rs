@@ -51,7 +51,8 @@ impl Step<'_> {
         self.state.cluster = view.cluster;
         self.state.next_poll = self.now + Duration::from_secs(10).min(self.state.rules.ttl);
         let Some(token) = view.mine else {
-            if self.policy.wait == Some(Duration::ZERO) {
+            // The lock was not taken, unlike a place that is gone.
+            if self.policy.wait == Some(Duration::ZERO) && self.state.token.is_none() {
                 if let Some(failure) = self.held_by_ourselves(view) {
                     return self.leave(Request::Abandon, Then::Tell(FromKeeper::Failed(failure)));
                 }
@@ -146,6 +147,9 @@ impl Step<'_> {
                 )));
             }
             self.state.phase = Phase::Delaying { until, stale: keys };
+            if self.state.watched.is_none() {
+                self.watch((None, true));
+            }
         } else {
             self.state.phase = Phase::Delaying {
                 until,
@@ -208,6 +212,7 @@ impl Step<'_> {
         self.state.rewatch_at = None;
         self.state.named = None;
         self.state.deadline = Moment::NEVER_BEGUN;
+        self.state.renewal_under_way = false;
         self.state.why_lost = None;
         self.state.lost_at = None;
         self.state.read_again = false;
