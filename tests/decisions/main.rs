@@ -3,6 +3,7 @@
 
 #![expect(clippy::expect_used, reason = "a failed test should panic")]
 
+mod guardian;
 mod keeper;
 
 use meshlock::rules::{Asked, Checks, Rules};
