@@ -223,10 +223,11 @@ fn a_wait_that_ends_in_an_outage_ends_as_unavailable_whoever_is_ahead() {
         keeper.policy.wait = Some(Duration::from_millis(2500));
         keeper.after(1000);
         let sent = keeper.now;
+        let result = Err(silence());
         keeper.on(Event::Renewal {
             lease: LEASE,
             sent,
-            result: Err(silence()),
+            result,
         });
         keeper.after(1500);
         let actions = keeper.on(Event::Answer(Answer::Gone));

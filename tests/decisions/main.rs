@@ -2,8 +2,17 @@
 //! must keep every promise. Fast, and without etcd; the loops around them are held by the other tests.
 
 #![expect(clippy::expect_used, reason = "a failed test should panic")]
+#![expect(
+    clippy::struct_excessive_bools,
+    reason = "a model's facts are independent, each named by what it says"
+)]
 
+mod alone;
+mod etcd;
+mod guardian;
+mod histories;
 mod keeper;
+mod world;
 
 use meshlock::rules::{Asked, Checks, Rules};
 use std::time::Duration;
