@@ -280,6 +280,7 @@ impl Step<'_> {
             FromGuardian::Started { .. } => {
                 self.claimed();
                 self.state.started = true;
+                self.state.command_over = false;
                 self.act(Action::Note);
             }
             FromGuardian::CommandEnded => {
