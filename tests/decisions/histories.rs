@@ -113,7 +113,8 @@ fn counterexample(cases: u32, plans: impl Strategy<Value = Plan>, rules: Rules, 
             let mut world = World::new(plan.clone(), rules, strict_early);
             world.trace = true;
             world.play();
-            Some(format!("{plan:#?}\n{}", world.said.join("\n")))
+            let broken = world.violations.join("; ");
+            Some(format!("{broken}\n{plan:#?}\n{}", world.said.join("\n")))
         }
         Err(TestError::Abort(why)) => Some(why.to_string()),
     }
@@ -151,7 +152,8 @@ fn whatever_happens_every_history_comes_to_an_end() {
 fn bites(checks: Checks, promise: &str) {
     let plans = plan(rough(), ANY_DELAY.to_vec());
     let found = counterexample(3000, plans, rules(checks), true).expect("a history that breaks a promise");
-    assert!(found.contains(promise), "{found}");
+    let broken = found.lines().next().unwrap_or_default();
+    assert!(broken.contains(promise), "{found}");
 }
 
 #[test]
@@ -222,7 +224,7 @@ fn without_a_look_at_the_tree_the_lock_goes_too_early() {
             tree_check,
             ..Checks::ALL
         },
-        "while the tree may be alive",
+        "tree",
     );
 }
 
