@@ -364,6 +364,23 @@ fn an_unknown_ask_is_passed_over_in_one_line() {
 }
 
 #[test]
+fn an_ask_of_a_later_format_is_not_obeyed_by_guess() {
+    let mut keeper = Keeper::holding();
+    let ask = Ask {
+        format: 2,
+        kind: "break".into(),
+        token: TOKEN,
+        by: "ann".into(),
+        reason: String::new(),
+    };
+    let actions = keeper.on(Event::Asked(ask));
+    assert!(
+        matches!(actions[..], [Action::Tell(FromKeeper::Notice(_))]),
+        "{actions:?}"
+    );
+}
+
+#[test]
 fn a_release_before_etcd_ever_answered_waits_for_nothing() {
     let mut keeper = Keeper::new(None);
     keeper.state.set_lease(LEASE, "lock/5".into());

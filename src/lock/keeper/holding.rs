@@ -5,7 +5,7 @@ use super::state::{Phase, Then};
 use super::{Action, Request, Step};
 use crate::link::FromKeeper;
 use crate::lock::queue::Renewal;
-use crate::lock::record::Ask;
+use crate::lock::record::{Ask, FORMAT};
 use crate::moment::Moment;
 use crate::store::Fault;
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Step<'_> {
         if Some(ask.token) != self.state.token {
             return;
         }
-        if !matches!(ask.kind.as_str(), "break" | "make-way") {
+        if ask.format != FORMAT || !matches!(ask.kind.as_str(), "break" | "make-way") {
             // It is read again and again.
             if self.state.passed_over.replace(ask.kind.clone()).as_ref() == Some(&ask.kind) {
                 return;
@@ -115,11 +115,12 @@ impl Step<'_> {
         };
         let why = format!("\"{}\" {what} by {}{reason}", self.policy.name, or_unknown(&ask.by));
         match self.state.phase {
-            Phase::Held | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing | Phase::Entering => {
-                self.tell(FromKeeper::AskedToStop { why });
-            }
-            // It will be asked again by whoever reads the record once the command runs.
-            Phase::Offered { .. } => self.tell(FromKeeper::AskedToStop { why }),
+            Phase::Entering
+            | Phase::Waiting
+            | Phase::Delaying { .. }
+            | Phase::Renewing
+            | Phase::Offered { .. }
+            | Phase::Held => self.tell(FromKeeper::AskedToStop { why }),
             Phase::Lost | Phase::Duty | Phase::Parked | Phase::Leaving { .. } | Phase::Over => {}
         }
     }
