@@ -101,7 +101,7 @@ impl Step<'_> {
             self.state.leave_by = Some(self.now + limit);
         }
         self.state.phase = Phase::Leaving { then };
-        self.state.rewatch_at = None;
+        self.state.watch_at = None;
         self.state.next_wake = None;
         if matches!(
             self.state.under_way,

@@ -216,8 +216,12 @@ impl Step<'_> {
                 if let Fault::Unreachable { why } = fault {
                     self.away(why);
                 }
-                if self.state.renews() && self.state.watched.is_some() {
-                    self.state.rewatch_at = Some(self.now + self.state.rules.retry);
+                if self.state.renews()
+                    && let Some(watched) = &mut self.state.watched
+                {
+                    // Its revision may be compacted by the next time.
+                    watched.from = None;
+                    self.state.watch_at = Some(self.now + self.state.rules.retry);
                 }
             }
             Event::QueueChanged => {
@@ -313,12 +317,11 @@ impl Step<'_> {
         {
             self.read();
         }
-        if let Some(at) = self.state.rewatch_at
+        if let Some(at) = self.state.watch_at
             && self.now >= at
             && let Some(watched) = self.state.watched.clone()
         {
-            // Its revision may be compacted by now.
-            self.watch(Watched { from: None, ..watched });
+            self.watch(watched);
         }
         if let Phase::Delaying { until, stale } = self.state.phase.clone()
             && self.now >= until

@@ -73,7 +73,7 @@ pub struct State {
     pub(super) renewal_under_way: bool,
     pub(super) next_renewal: Option<Moment>,
     pub(super) next_poll: Moment,
-    pub(super) rewatch_at: Option<Moment>,
+    pub(super) watch_at: Option<Moment>,
     pub(super) watched: Option<Watched>,
     /// When each unclean departure was first seen.
     pub(super) first_seen: BTreeMap<String, Moment>,
@@ -120,7 +120,7 @@ impl State {
             renewal_under_way: false,
             next_renewal: None,
             next_poll: Moment::NEVER_BEGUN,
-            rewatch_at: None,
+            watch_at: None,
             watched: None,
             first_seen: BTreeMap::new(),
             named: None,
@@ -168,7 +168,7 @@ impl State {
         let mut due: Vec<Moment> = Vec::new();
         due.extend(self.again.as_ref().map(|(at, _)| *at));
         due.extend(self.next_renewal.filter(|_| self.renews() && !self.renewal_under_way));
-        due.extend(self.rewatch_at);
+        due.extend(self.watch_at);
         due.extend(self.next_wake);
         due.extend(self.leave_by);
         if !self.contacted && self.waits() {

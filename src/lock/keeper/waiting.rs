@@ -10,6 +10,9 @@ use crate::outcome::{Failure, FailureKind};
 use crate::rules::{Rules, handover_delay};
 use std::time::Duration;
 
+/// From the claim of a hold to its watch.
+const WATCH_AFTER: Duration = Duration::from_millis(50);
+
 impl Step<'_> {
     pub(super) fn looked(&mut self, view: &View) {
         if let Some(failure) = self.held_by_ourselves(view) {
@@ -125,7 +128,7 @@ impl Step<'_> {
     }
 
     pub(super) fn watch(&mut self, wanted: Watched) {
-        self.state.rewatch_at = None;
+        self.state.watch_at = None;
         self.state.watched = Some(wanted.clone());
         self.act(Action::Watch(wanted));
     }
@@ -214,7 +217,7 @@ impl Step<'_> {
         self.state.token = None;
         self.state.next_renewal = None;
         self.state.watched = None;
-        self.state.rewatch_at = None;
+        self.state.watch_at = None;
         self.state.named = None;
         self.state.deadline = Moment::NEVER_BEGUN;
         self.state.renewal_under_way = false;
@@ -255,12 +258,14 @@ impl Step<'_> {
     pub(super) fn claimed(&mut self) {
         if matches!(self.state.phase, Phase::Offered { .. }) {
             self.state.phase = Phase::Held;
-            // From our entry on: nothing that was done to it before the watch is missed.
-            self.watch(Watched {
+            // From our entry on, so nothing that is done to it before the watch stands is missed; and not at
+            // once, since most commands that end so soon need no watch, and all need the processor now.
+            self.state.watched = Some(Watched {
                 predecessor: None,
                 freeze: false,
                 from: self.state.token.map(|token| token + 1),
             });
+            self.state.watch_at = Some(self.now + WATCH_AFTER);
             if let Some(why) = self.state.why_lost.take() {
                 self.entry_gone(why);
             }
