@@ -15,7 +15,7 @@ use crate::supervise::link::{Incoming, Link, Shared};
 use crate::supervise::sys;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 use tokio::io::unix::AsyncFd;
@@ -76,6 +76,8 @@ enum Report {
 
 /// How long the revocation may take once nobody waits for it.
 const REVOKE_WITHIN: Duration = Duration::from_secs(3);
+/// When what found no room in the link is said again.
+const SAY_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// How long one round of the last duty tries before it says that something will not die.
 const DUTY_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -94,6 +96,8 @@ struct Loop {
     watch: u64,
     watch_task: Option<AbortHandle>,
     predecessor: Option<String>,
+    /// Words that found no room in the link yet.
+    unsaid: VecDeque<FromKeeper>,
     lease: i64,
     quarry: Quarry,
     claimed_at: Option<SystemTime>,
@@ -125,6 +129,7 @@ impl Loop {
             watch: 0,
             watch_task: None,
             predecessor: None,
+            unsaid: VecDeque::new(),
             lease: 0,
             quarry: Quarry {
                 guardian: task.guardian.as_raw(),
@@ -147,7 +152,10 @@ impl Loop {
         let actions = keeper::begin(&self.task.policy, &mut self.state);
         self.carry_out(actions);
         while !self.state.is_over() {
-            self.alarm.get_mut().set(self.state.wake_at(&self.task.policy));
+            self.say_the_rest();
+            let retry = (!self.unsaid.is_empty()).then(|| Moment::now() + SAY_AGAIN_AFTER);
+            let due = self.state.wake_at(&self.task.policy);
+            self.alarm.get_mut().set(due.into_iter().chain(retry).min());
             if let Some(event) = self.next().await {
                 self.step(event);
             }
@@ -267,10 +275,10 @@ impl Loop {
                 Action::Deadline(deadline) => self.task.shared.set_deadline(deadline),
                 Action::Offer(hold) => {
                     self.task.shared.offer(hold.token);
-                    self.tell(&FromKeeper::Held(hold));
+                    self.tell(FromKeeper::Held(hold));
                 }
                 Action::Withdraw { token } => events.push(Event::Withdrawn(self.task.shared.withdraw(token))),
-                Action::Tell(words) => self.tell(&words),
+                Action::Tell(words) => self.tell(words),
                 Action::Wake => {
                     // Only as long as the number is still our parent's.
                     if Pid::parent() == self.task.guardian {
@@ -285,8 +293,24 @@ impl Loop {
         events
     }
 
-    fn tell(&self, words: &FromKeeper) {
-        self.link.get_ref().send(words);
+    fn tell(&mut self, words: FromKeeper) {
+        // News of the queue may go unsaid to a guardian that has been stopped for long; all else waits for room.
+        let news = matches!(words, FromKeeper::Progress(_));
+        if !news || self.unsaid.is_empty() {
+            self.unsaid.push_back(words);
+        }
+        self.say_the_rest();
+        if news {
+            self.unsaid.retain(|words| !matches!(words, FromKeeper::Progress(_)));
+        }
+    }
+
+    fn say_the_rest(&mut self) {
+        while let Some(words) = self.unsaid.front()
+            && self.link.get_ref().send(words)
+        {
+            self.unsaid.pop_front();
+        }
     }
 
     fn send(&mut self, request: Request) {
@@ -381,6 +405,11 @@ impl Loop {
             tokio::time::timeout(REVOKE_WITHIN, self.queue.revoke(self.lease))
                 .await
                 .ok();
+        }
+        // A guardian that is stopped hears the last word when it runs again; one that is gone takes it unheard.
+        while !self.unsaid.is_empty() {
+            tokio::time::sleep(SAY_AGAIN_AFTER).await;
+            self.say_the_rest();
         }
     }
 }

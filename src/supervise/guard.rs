@@ -275,7 +275,9 @@ impl<'a> Loop<'a> {
                 }
                 self.task.link.send(&words);
             }
-            Action::Release => self.task.link.send(&FromGuardian::Release { run: self.run_record() }),
+            Action::Release => {
+                self.task.link.send(&FromGuardian::Release { run: self.run_record() });
+            }
             Action::StopSelf(signal) => {
                 self.set_timers();
                 signals::stop_self(signal);

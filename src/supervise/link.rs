@@ -38,17 +38,17 @@ impl Link {
         Ok((Self { socket: guardian }, Self { socket: keeper }))
     }
 
-    /// Sends one message. A message that finds no room or no reader is dropped: who depends on an answer
-    /// has a deadline for it.
-    pub fn send<M: Serialize>(&self, message: &M) {
-        if let Ok(bytes) = serde_json::to_vec(message) {
-            send(
-                self.socket.as_raw_fd(),
-                &bytes,
-                MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
-            )
-            .ok();
-        }
+    /// Sends one message; false if there is no room for it, as when the other half has been stopped for long.
+    /// Towards a dead one it counts as sent: whoever is there to be told of the death is told by the link.
+    pub fn send<M: Serialize>(&self, message: &M) -> bool {
+        let Ok(bytes) = serde_json::to_vec(message) else {
+            return true;
+        };
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        !matches!(
+            send(self.socket.as_raw_fd(), &bytes, flags),
+            Err(Errno::EAGAIN | Errno::ENOBUFS)
+        )
     }
 
     pub fn receive<M: DeserializeOwned>(&self) -> Incoming<M> {
@@ -161,9 +161,17 @@ mod tests {
     }
 
     #[test]
+    fn a_full_link_says_so_and_takes_messages_again_once_read() {
+        let (here, there) = Link::pair().expect("a pair");
+        while there.send(&"more") {}
+        assert!(matches!(here.receive::<String>(), Incoming::Message(_)));
+        assert!(there.send(&"more"));
+    }
+
+    #[test]
     fn the_other_ends_death_is_told_after_its_last_message() {
         let (here, there) = Link::pair().expect("a pair");
-        there.send(&"last words");
+        assert!(there.send(&"last words"));
         drop(there);
         assert!(matches!(here.receive::<String>(), Incoming::Message(words) if words == "last words"));
         assert!(matches!(here.receive::<String>(), Incoming::Closed));
