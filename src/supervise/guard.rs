@@ -12,11 +12,12 @@ use crate::moment::Moment;
 use crate::outcome::{CommandEnd, Failure, FailureKind, Outcome};
 use crate::rules::{Asked, Rules};
 use nix::errno::Errno;
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigEvent, SigevNotify, Signal, kill, killpg};
 use nix::sys::time::TimeSpec;
 use nix::sys::timer::{self, Timer};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::waitpid;
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
@@ -319,15 +320,11 @@ impl<'a> Loop<'a> {
 
     fn reap(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
-        loop {
-            let (pid, end) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, status)) => {
-                    (pid, CommandEnd::Exited(u8::try_from(status & 0xff).unwrap_or(u8::MAX)))
-                }
-                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, CommandEnd::Signaled(signal as i32)),
-                // A real-time signal's death, which nix cannot name.
-                Err(Errno::EINVAL | Errno::EINTR) => continue,
-                Ok(_) | Err(_) => return events,
+        while let Some((pid, status)) = sys::reap() {
+            let end = if libc::WIFSIGNALED(status) {
+                CommandEnd::Signaled(libc::WTERMSIG(status))
+            } else {
+                CommandEnd::Exited(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX))
             };
             if pid == self.task.keeper {
                 self.keeper_reaped = true;
@@ -341,6 +338,7 @@ impl<'a> Loop<'a> {
                 }
             }
         }
+        events
     }
 
     fn signal_command(&self, signal: Signal) {
