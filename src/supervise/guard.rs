@@ -117,7 +117,13 @@ struct Loop<'a> {
     keeper_reaped: bool,
     link_open: bool,
     left: bool,
+    /// Descriptors kept for the search through /proc: without one the tree could not be found. Those of the
+    /// pipe that the start needed, so that nothing but the start can fail for a limit of the caller's.
+    reserve: Vec<OwnedFd>,
 }
+
+/// The process, held while /proc is asked whether it is still the same.
+const RESERVED: usize = 2;
 
 /// From one round of killing to the next; a SIGCHLD brings it forward.
 const SWEEP_PAUSE: Duration = Duration::from_millis(5);
@@ -147,6 +153,7 @@ impl<'a> Loop<'a> {
             keeper_reaped: false,
             link_open: true,
             left: false,
+            reserve: Vec::new(),
             task,
         })
     }
@@ -242,6 +249,7 @@ impl<'a> Loop<'a> {
             Action::Start(hold) => return self.start(&hold),
             Action::Signal(signal) => self.signal_command(signal),
             Action::Kill => {
+                self.reserve.clear();
                 if !matches!(self.sweep, Sweep::Kill { .. }) {
                     self.sweep = Sweep::Kill {
                         since: Moment::now(),
@@ -252,6 +260,7 @@ impl<'a> Loop<'a> {
                 return self.sweep_once();
             }
             Action::AwaitTree => {
+                self.reserve.clear();
                 self.sweep = Sweep::Await;
                 self.name_stragglers("waiting for");
             }
@@ -307,6 +316,7 @@ impl<'a> Loop<'a> {
         let length = nix::unistd::read(pipe, &mut bytes).unwrap_or(0);
         command.exec_error = None;
         if length < bytes.len() {
+            self.fill_reserve();
             return None;
         }
         command.ended = true;
@@ -316,6 +326,15 @@ impl<'a> Loop<'a> {
             found: errno != Errno::ENOENT,
             why: errno.desc().into(),
         })
+    }
+
+    fn fill_reserve(&mut self) {
+        while self.sweep == Sweep::No
+            && self.reserve.len() < RESERVED
+            && let Ok(spare) = self.alarm.as_fd().try_clone_to_owned()
+        {
+            self.reserve.push(spare);
+        }
     }
 
     fn reap(&mut self) -> Vec<Event> {
@@ -378,22 +397,31 @@ impl<'a> Loop<'a> {
             {
                 killpg(command.pid, Signal::SIGKILL).ok();
             }
-            let living = tree::descendants(me, &others);
+            let mut living = BTreeSet::new();
+            let all = tree::descendants(me, &others, &mut living);
             for process in &living {
                 process.kill().ok();
             }
-            if !named && !living.is_empty() && Moment::now().since(since) > UNDYING_AFTER {
+            if !named && Moment::now().since(since) > UNDYING_AFTER {
                 let names: Vec<String> = living.iter().map(|process| process.describe()).collect();
-                (self.task.say)(
-                    Level::Notice,
-                    &format!("cannot be killed, so the lock is kept: {}", names.join(", ")),
-                );
-                self.sweep = Sweep::Kill { since, named: true };
+                if !names.is_empty() {
+                    (self.task.say)(
+                        Level::Notice,
+                        &format!("cannot be killed, so the lock is kept: {}", names.join(", ")),
+                    );
+                    self.sweep = Sweep::Kill { since, named: true };
+                } else if let Err(error) = all {
+                    (self.task.say)(
+                        Level::Notice,
+                        &format!("cannot see whether the command's processes are dead, so the lock is kept: {error}"),
+                    );
+                    self.sweep = Sweep::Kill { since, named: true };
+                }
             }
         }
         // As subreaper we are every descendant's last ancestor: no children, no tree. Zombies count until
         // they are reaped, so the command's end is never overlooked.
-        if tree::children(me).into_iter().any(|child| !others.contains(&child)) {
+        if !tree::children(me).is_ok_and(|children| children.iter().all(|child| others.contains(child))) {
             return None;
         }
         self.sweep = Sweep::No;
@@ -404,7 +432,8 @@ impl<'a> Loop<'a> {
         if !self.task.verbose {
             return;
         }
-        let living = tree::descendants(Pid::this().as_raw(), &self.not_of_the_tree());
+        let mut living = BTreeSet::new();
+        tree::descendants(Pid::this().as_raw(), &self.not_of_the_tree(), &mut living).ok();
         if !living.is_empty() {
             let names: Vec<String> = living.into_iter().map(Process::describe).collect();
             (self.task.say)(Level::Verbose, &format!("{what} {}", names.join(", ")));
