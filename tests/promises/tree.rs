@@ -452,6 +452,46 @@ fn a_guardian_without_a_free_descriptor_kills_its_tree_all_the_same() {
 }
 
 #[test]
+fn a_keeper_that_gets_no_thread_does_its_last_duty_all_the_same() {
+    // Whoever starts meshlock as root has no limit of processes: then as somebody else, if that is possible.
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let before = if nix::unistd::geteuid().is_root() {
+        &nobody[..]
+    } else {
+        &[]
+    };
+    let probe = Meshlock::run_at("unused", "probe").words();
+    let probe: Vec<_> = before
+        .iter()
+        .map(Into::into)
+        .chain([probe[0].clone(), "--version".into()])
+        .collect();
+    let output = meshlock::plain(&probe).output();
+    if !output.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let name = unique("crowded");
+    let mut holder = Meshlock::run(etcd, &name)
+        .by(before)
+        .args(["--ttl", "4"])
+        .sh("trap '' TERM; setsid sh -c 'trap \"\" TERM; echo held; while :; do sleep 0.1; done' & wait")
+        .start();
+    holder.wait_for_stdout("held");
+    let pid = format!("--pid={}", holder.keeper());
+    let limit: Vec<_> = before
+        .iter()
+        .copied()
+        .chain(["prlimit", &pid, "--nproc=1:1"])
+        .map(Into::into)
+        .collect();
+    assert!(meshlock::plain(&limit).status().expect("prlimit").success());
+    holder.signal(Signal::SIGKILL);
+    holder.finish().stdout("held\n").signaled(Signal::SIGKILL);
+    etcd.assert_clean(&name);
+}
+
+#[test]
 fn without_proc_nothing_is_run() {
     let run = Meshlock::run(Etcd::shared(), unique("procless")).command(["echo", "ran"]);
     let hidden = ["unshare", "--user", "--map-root-user", "--mount"];
