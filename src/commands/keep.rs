@@ -232,7 +232,7 @@ impl Loop {
             Change::Deleted { key } if key == place.entry(self.lease) => Some(Event::EntryDeleted),
             Change::Deleted { key } if Some(&key) == self.predecessor.as_ref() => Some(Event::QueueChanged),
             Change::Deleted { key } | Change::Put { key, .. } if key == place.freeze() => Some(Event::QueueChanged),
-            Change::Put { key, value } if key == place.ask(self.lease) => serde_json::from_slice::<Ask>(&value).ok().map(Event::Asked),
+            Change::Put { key, value } if key == place.ask(self.lease) => Ask::parse(&value).map(Event::Asked),
             Change::Deleted { .. } | Change::Put { .. } => None,
         }
     }
