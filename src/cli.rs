@@ -154,7 +154,7 @@ pub struct Holding {
         hide_possible_values = true,
         ignore_case = true
     )]
-    pub stragglers: Option<crate::settings::Stragglers>,
+    pub stragglers: Option<crate::rules::Stragglers>,
 
     /// Try this long to release the lock at the end [default: 5s]
     ///
@@ -259,10 +259,11 @@ pub fn refusal(error: &clap::Error) -> Failure {
     let rendered = error.render().to_string();
     let first = rendered.split("\n\n").next().unwrap_or_default();
     let words: Vec<_> = first.trim_start_matches("error: ").split_whitespace().collect();
-    let help = if rendered.contains("Usage: meshlock run") {
-        "meshlock run --help"
-    } else {
+    // A wrong value comes without a usage, and only the subcommand's options have values.
+    let help = if rendered.contains("Usage: meshlock <COMMAND>") {
         "meshlock --help"
+    } else {
+        "meshlock run --help"
     };
     Failure::new(FailureKind::Usage, format!("{}; see {help}", words.join(" ")))
 }
@@ -308,6 +309,12 @@ mod tests {
                 "run --bogus x ls",
                 "unexpected argument '--bogus' found; see meshlock run --help",
             ),
+            (
+                "run --stragglers some x ls",
+                "invalid value 'some' for '--stragglers <leave|wait|kill>' [possible values: leave, wait, kill]; \
+                 see meshlock run --help",
+            ),
+            ("--bogus", "unexpected argument '--bogus' found; see meshlock --help"),
             (
                 "run -nw 5 x ls",
                 "the argument '--no-wait' cannot be used with '--wait <DURATION>'; see meshlock run --help",

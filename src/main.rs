@@ -8,6 +8,12 @@ use meshlock::settings::{self, Environment, Verbosity};
 use meshlock::supervise::sys;
 use meshlock::{cli, commands, outcome, report};
 
+/// musl's own allocator maps and unmaps memory for every other object of so short a life: 190 calls in a run of
+/// `true`, against 28 with this one, a tenth of the run's time.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() {
     // A panic must not unwind past a running command. It aborts after this hook, and the command dies with
     // us (the death signal, and the keeper's last duty).

@@ -1,6 +1,7 @@
 //! The arithmetic of lease, deadline and grace: every span that the two decision functions go by, made
-//! once from the granted TTL. Pure; knows neither etcd nor processes.
+//! once from the granted TTL; and the one policy that is a choice of the user's. Pure; knows neither etcd nor processes.
 
+use clap::ValueEnum;
 use std::fmt;
 use std::time::Duration;
 
@@ -19,6 +20,17 @@ pub struct Asked {
     pub lost_grace: Duration,
     pub max_runtime: Option<Duration>,
     pub release_timeout: Duration,
+}
+
+/// What becomes of processes that the command leaves running when it ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stragglers {
+    /// Leave them alone; the lock goes when the command itself ends.
+    Leave,
+    /// Keep the lock until the last of them has ended.
+    Wait,
+    /// Kill them, then release.
+    Kill,
 }
 
 /// The rules of one hold. All spans are real time on `CLOCK_BOOTTIME`.

@@ -178,17 +178,23 @@ impl Loop {
             biased;
             ready = self.link.readable(), if self.link_open => {
                 let mut ready = ready.ok()?;
-                match ready.get_inner().receive::<FromGuardian>() {
-                    Incoming::Message(words) => Some(self.heard(words)),
-                    Incoming::Nothing => {
-                        ready.clear_ready();
-                        None
+                let mut said = Vec::new();
+                let closed = loop {
+                    match ready.get_inner().receive::<FromGuardian>() {
+                        Incoming::Message(words) => said.push(words),
+                        Incoming::Nothing => {
+                            ready.clear_ready();
+                            break false;
+                        }
+                        Incoming::Closed => break true,
                     }
-                    Incoming::Closed => {
-                        self.link_open = false;
-                        Some(Event::GuardianGone(self.orphaned_run()))
-                    }
+                };
+                if !said.is_empty() {
+                    // The end will be read again.
+                    return Some(self.heard(said));
                 }
+                self.link_open &= !closed;
+                closed.then(|| Event::GuardianGone(self.orphaned_run()))
             }
             report = self.incoming.recv() => match report? {
                 Report::Request(number, _) if number != self.request => None,
@@ -213,16 +219,18 @@ impl Loop {
         }
     }
 
-    fn heard(&mut self, words: FromGuardian) -> Event {
-        match &words {
-            FromGuardian::Claimed => self.claimed_at = Some(SystemTime::now()),
-            FromGuardian::Started { group } => self.quarry.set_group(*group),
-            FromGuardian::CommandEnded
-            | FromGuardian::Requeue
-            | FromGuardian::Release { .. }
-            | FromGuardian::LossSeen => {}
+    fn heard(&mut self, said: Vec<FromGuardian>) -> Event {
+        for words in &said {
+            match words {
+                FromGuardian::Claimed => self.claimed_at = Some(SystemTime::now()),
+                FromGuardian::Started { group } => self.quarry.set_group(*group),
+                FromGuardian::CommandEnded
+                | FromGuardian::Requeue
+                | FromGuardian::Release { .. }
+                | FromGuardian::LossSeen => {}
+            }
         }
-        Event::Guardian(words)
+        Event::Guardian(said)
     }
 
     fn changed(&self, change: Change) -> Option<Event> {
@@ -331,7 +339,7 @@ impl Loop {
         spawn_local(async move {
             let sent = Moment::now();
             let result = queue.renew(lease, token, &rules).await;
-            reports.send(Report::Event(Event::Renewal { sent, result })).ok();
+            reports.send(Report::Event(Event::Renewal { lease, sent, result })).ok();
         });
     }
 

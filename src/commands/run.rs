@@ -8,7 +8,8 @@ use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind, Outcome};
 use crate::report::{self, Reporter};
 use crate::rules::Rules;
-use crate::settings::{Connection, Run};
+use crate::settings::Run;
+use crate::store::Connection;
 use crate::store::etcd::Etcd;
 use crate::supervise::guard::{self, Level, Ran};
 use crate::supervise::guardian;
@@ -136,7 +137,11 @@ fn keep(settings: Run, rules: Rules, began: Moment, guardian: Pid, link: Link, s
     let policy = keeper::Policy {
         name: place.name.clone(),
         endpoints: connection.endpoints.join(", "),
-        prefix,
+        keys: if place.queue().starts_with(&prefix) {
+            format!("prefix \"{prefix}\"")
+        } else {
+            format!("prefix \"{prefix}\" and keys under \"{}\"", place.queue())
+        },
         user: connection.user.as_ref().map(|(name, _)| name.clone()),
         began,
         wait,

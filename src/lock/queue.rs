@@ -319,6 +319,10 @@ impl Queue {
                 created_before: None,
                 ..first(&place.log(), Order::LastKey, self.0.keep.max(1))
             },
+            Read {
+                created_before: None,
+                ..first(&place.log(), Order::LastKey, 1)
+            },
         ];
         if let Some(lease) = lease {
             reads.extend([one(place.entry(lease)), one(place.ask(lease))]);
@@ -330,7 +334,7 @@ impl Queue {
         let place = &self.0.place;
         let mut reads = answer.reads.into_iter();
         let mut next = || reads.next().unwrap_or_default();
-        let [oldest, youngest, mut opens, freeze, log, mine, ask] = std::array::from_fn(|_| next());
+        let [oldest, youngest, mut opens, freeze, log, last_run, mine, ask] = std::array::from_fn(|_| next());
 
         let own = lease.map(|lease| place.entry(lease));
         let mine = mine
@@ -345,7 +349,7 @@ impl Queue {
                     Some(_) => i64::try_from(youngest.items.len()).unwrap_or(i64::MAX),
                     None => oldest.all - i64::from(mine.is_some()),
                 },
-                holder: entry(holder),
+                holder: entry(holder, last_run.items.first()),
                 predecessor: predecessor.key.clone(),
             }),
             _ => None,

@@ -100,11 +100,9 @@ impl Holder {
 }
 
 impl Ask {
-    /// What is asked, if it is in the format that we know. Its words end up on a screen, and may be of any length.
+    /// What is asked. Its words end up on a screen, and may be of any length.
     pub fn parse(value: &[u8]) -> Option<Self> {
-        let ask = serde_json::from_slice::<Self>(value)
-            .ok()
-            .filter(|ask| ask.format == FORMAT)?;
+        let ask = serde_json::from_slice::<Self>(value).ok()?;
         Some(Self {
             kind: printable(&ask.kind),
             by: printable(&ask.by),

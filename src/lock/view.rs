@@ -1,7 +1,7 @@
 //! What an answer says of the queue, as plain data, and the records of others in words for a person: written
 //! by anybody with the right, shown on a terminal.
 
-use super::record::{self, Freeze, Holder};
+use super::record::{self, Freeze, Holder, Run};
 use crate::moment::Moment;
 use crate::rules::TTL_RANGE;
 use crate::store::Item;
@@ -75,16 +75,25 @@ pub enum Renewal {
     Unproven { why: String },
 }
 
-pub(super) fn entry(item: &Item) -> Entry {
+/// The holder's entry. It was written when its wait began; since when it holds is told by the end of the run
+/// before it.
+pub(super) fn entry(item: &Item, last_run: Option<&Item>) -> Entry {
+    let handed_over = last_run
+        .and_then(|run| serde_json::from_slice::<Run>(&run.value).ok())
+        .filter(|run| run.holder.format == record::FORMAT && run.token < item.created)
+        .map(|run| run.ended.ended);
     Entry {
         key: item.key.clone(),
         token: item.created,
         lease: item.lease,
-        who: Holder::parse(&item.value).map_or_else(|| "unknown (not meshlock)".to_owned(), |holder| who(&holder)),
+        who: Holder::parse(&item.value).map_or_else(
+            || "unknown (not meshlock)".to_owned(),
+            |holder| who(&holder, handed_over),
+        ),
     }
 }
 
-fn who(holder: &Holder) -> String {
+fn who(holder: &Holder, handed_over: Option<String>) -> String {
     let Holder {
         user,
         host,
@@ -93,12 +102,13 @@ fn who(holder: &Holder) -> String {
         purpose,
         ..
     } = holder;
-    let reason = purpose
-        .reason
-        .as_ref()
-        .map(|reason| format!(": {reason}"))
-        .unwrap_or_default();
-    printable(&format!("{user}@{host} (pid {pid}) since {started}{reason}"))
+    // Of one format and zone, so that they sort as text.
+    let since = handed_over.filter(|handed_over| handed_over > started);
+    let since = since.as_ref().unwrap_or(started);
+    let part =
+        |before: &str, text: &Option<String>| text.as_ref().map_or(String::new(), |text| format!("{before}{text}"));
+    let (owner, reason) = (part(", owner ", &purpose.owner), part(": ", &purpose.reason));
+    printable(&format!("{user}@{host} (pid {pid}) since {since}{owner}{reason}"))
 }
 
 pub(super) fn frozen(item: &Item) -> String {

@@ -4,6 +4,7 @@
 use super::source::{Found, Source, Sources};
 use crate::cli;
 use crate::outcome::{Failure, FailureKind};
+use crate::store::{Connection, Tls};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::ffi::OsStr;
@@ -11,26 +12,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// How etcd is reached.
-#[derive(Clone)]
-pub struct Connection {
-    /// At least one; each with its scheme.
-    pub endpoints: Vec<String>,
-    /// Bounds the first contact, all endpoints together.
-    pub dial_timeout: Duration,
-    pub tls: Option<Tls>,
-    pub user: Option<(String, String)>,
-}
-
-/// The contents of the TLS files, read and checked before anything connects.
-#[derive(Clone)]
-pub struct Tls {
-    /// `None`: the system's roots.
-    pub cacert: Option<Vec<u8>>,
-    /// The client's certificate and key.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-}
 
 const DEFAULT_ENDPOINT: &str = "127.0.0.1:2379";
 const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,9 +5,9 @@ mod connection;
 mod duration;
 mod source;
 
-pub use self::connection::{Connection, Tls};
 pub use self::source::Environment;
 pub use crate::report::Verbosity;
+use crate::store::Connection;
 
 use self::source::{Found, Layer, Sources};
 use crate::cli;
@@ -15,7 +15,7 @@ use crate::lock::keys::{BadName, Place};
 use crate::lock::record::{FORMAT, Holder, Purpose};
 use crate::outcome::{CONTENDED, Failure, FailureKind};
 use crate::report::Target;
-use crate::rules::{Asked, Rules};
+use crate::rules::{Asked, Rules, Stragglers};
 use clap::ValueEnum;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -52,17 +52,6 @@ pub struct Run {
     /// Leases that this process tree already holds, outermost first: waiting for one would wait for ourselves.
     pub outer_leases: Vec<i64>,
     pub verbosity: Verbosity,
-}
-
-/// What becomes of processes that the command leaves running when it ends by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Stragglers {
-    /// Leave them alone; the lock goes when the command itself ends.
-    Leave,
-    /// Keep the lock until the last of them has ended.
-    Wait,
-    /// Kill them, then release.
-    Kill,
 }
 
 const DEFAULT_PREFIX: &str = "meshlock/";
@@ -216,9 +205,19 @@ fn asked(typed: &cli::Holding, sources: &Sources) -> Result<Asked, Failure> {
     } else {
         FailureKind::Config
     };
+    let variables: Vec<_> = spans
+        .iter()
+        .filter_map(|(flag, typed)| sources.find(flag, *typed))
+        .filter(|found| found.source.layer != Layer::Flag)
+        .map(|found| found.source.to_string())
+        .collect();
     match Rules::as_asked(&asked) {
         Ok(_) => Ok(asked),
-        Err(refusal) => Err(Failure::new(kind, refusal.to_string())),
+        Err(refusal) if variables.is_empty() => Err(Failure::new(kind, refusal.to_string())),
+        Err(refusal) => {
+            let set = variables.join(" and ");
+            Err(Failure::new(kind, format!("{refusal} ({set} is set)")))
+        }
     }
 }
 

@@ -116,7 +116,9 @@ fn a_combination_that_cannot_keep_the_promise_is_refused_with_the_numbers() {
     let (kind, line) = refused(&["--ttl=10s", "--grace=8s"], &[]);
     assert_eq!(kind, FailureKind::Usage);
     assert!(line.contains("8 s") && line.contains("10 s"), "{line}");
-    assert_eq!(refused(&[], &[("MESHLOCK_TTL", "3s")]).0, FailureKind::Config);
+    let (kind, line) = refused(&[], &[("MESHLOCK_TTL", "3s")]);
+    assert_eq!(kind, FailureKind::Config);
+    assert!(line.ends_with("(MESHLOCK_TTL is set)"), "{line}");
     assert_eq!(
         refused(&["--grace=8s"], &[("MESHLOCK_TTL", "10s")]).0,
         FailureKind::Usage

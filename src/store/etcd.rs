@@ -3,9 +3,8 @@
 //! bounded and may be repeated. Knows neither queues nor records.
 
 use super::wire::{self, Answered, cluster, commit};
-use super::{Alive, Answer, Change, Fault, Txn, fault};
+use super::{Alive, Answer, Change, Connection, Fault, Tls, Txn, fault};
 use crate::moment::Moment;
-use crate::settings::{Connection, Tls};
 use etcd_client::{
     Certificate, Channel, Client, ConnectOptions, Error, EventType, Identity, LeaseGrantOptions, ResponseHeader,
     TlsOptions, WatchOptions, WatchResponse, WatchStream,

@@ -11,6 +11,26 @@ use crate::outcome::{Failure, FailureKind};
 use std::fmt;
 use std::time::Duration;
 
+/// How etcd is reached.
+#[derive(Clone)]
+pub struct Connection {
+    /// At least one; each with its scheme.
+    pub endpoints: Vec<String>,
+    /// Bounds the first contact, all endpoints together.
+    pub dial_timeout: Duration,
+    pub tls: Option<Tls>,
+    pub user: Option<(String, String)>,
+}
+
+/// The contents of the TLS files, read and checked before anything connects.
+#[derive(Clone)]
+pub struct Tls {
+    /// `None`: the system's roots.
+    pub cacert: Option<Vec<u8>>,
+    /// The client's certificate and key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
 /// Why a call did not succeed. Each `why` is one line that names the endpoint and the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {

@@ -19,8 +19,9 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timer::{self, Timer};
 use nix::sys::wait::waitpid;
 use nix::time::ClockId;
-use nix::unistd::Pid;
+use nix::unistd::{AccessFlags, Pid};
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 
@@ -86,6 +87,8 @@ struct Command {
     own_group: bool,
     /// Until exec has succeeded or failed.
     exec_error: Option<OwnedFd>,
+    /// What was tried for it.
+    files: Vec<CString>,
     ended: bool,
 }
 
@@ -102,6 +105,10 @@ enum Sweep {
     },
 }
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each named by what it says"
+)]
 struct Loop<'a> {
     task: Task<'a>,
     state: State,
@@ -120,6 +127,8 @@ struct Loop<'a> {
     /// Descriptors kept for the search through /proc: without one the tree could not be found. Those of the
     /// pipe that the start needed, so that nothing but the start can fail for a limit of the caller's.
     reserve: Vec<OwnedFd>,
+    /// We have just been stopped and continued.
+    stopped: bool,
 }
 
 /// The process, held while /proc is asked whether it is still the same.
@@ -154,6 +163,7 @@ impl<'a> Loop<'a> {
             link_open: true,
             left: false,
             reserve: Vec::new(),
+            stopped: false,
             task,
         })
     }
@@ -173,7 +183,12 @@ impl<'a> Loop<'a> {
                 }
             }
             self.set_timers();
-            self.wait();
+            if self.stopped {
+                // Who continued us, and how late it is, is to be seen before anything else.
+                self.stopped = false;
+            } else {
+                self.wait();
+            }
         }
     }
 
@@ -274,6 +289,7 @@ impl<'a> Loop<'a> {
             Action::StopSelf(signal) => {
                 self.set_timers();
                 signals::stop_self(signal);
+                self.stopped = true;
             }
             Action::Progress(line) => (self.task.say)(Level::Progress, &line),
             Action::Notice(line) => (self.task.say)(Level::Notice, &line),
@@ -293,8 +309,13 @@ impl<'a> Loop<'a> {
                     pid: spawned.pid,
                     own_group: exec.own_group,
                     exec_error: Some(spawned.exec_error),
+                    files: exec.candidates,
                     ended: false,
                 });
+                if self.task.verbose {
+                    let line = format!("acquired \"{}\", token {}", self.task.policy.name, hold.token);
+                    (self.task.say)(Level::Verbose, &line);
+                }
                 None
             }
             Err(error) => Some(Event::NotStarted {
@@ -322,9 +343,16 @@ impl<'a> Loop<'a> {
         command.ended = true;
         waitpid(command.pid, None).ok();
         let errno = Errno::from_raw(i32::from_ne_bytes(bytes));
+        // execve(2) says the same of a missing file and of a missing interpreter in its first line.
+        let there = |file: &CString| nix::unistd::access(file.as_c_str(), AccessFlags::F_OK).is_ok();
+        let why = if errno == Errno::ENOENT && command.files.iter().any(there) {
+            "its interpreter was not found"
+        } else {
+            errno.desc()
+        };
         Some(Event::NotStarted {
             found: errno != Errno::ENOENT,
-            why: errno.desc().into(),
+            why: why.into(),
         })
     }
 

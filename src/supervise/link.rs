@@ -11,8 +11,9 @@ use serde::de::DeserializeOwned;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-/// Longer than any message: names have at most 255 bytes, and the texts are lines.
-const LONGEST: usize = 64 * 1024;
+/// Longer than any message: names have at most 255 bytes, owner and reason a KiB, and the texts are lines.
+/// Small enough to be taken from a heap that is there already.
+const LONGEST: usize = 16 * 1024;
 
 /// One end of the link.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! Who does not get the lock is told so, by a status of its own and a line that names the holder, and has
 //! changed nothing in etcd.
 
-use crate::harness::{Etcd, Meshlock, Observer, Running, directory, eventually, so, unique};
+use crate::harness::{Etcd, Meshlock, Observer, Running, directory, eventually, pass, so, unique};
 use std::process::Stdio;
+use std::time::Duration;
 
 /// A holder of the lock, until its standard input ends.
 #[track_caller]
@@ -375,4 +376,27 @@ fn a_huge_foreign_record_is_contention_and_one_line() {
         .finish()
         .stderr_line([name.as_str(), "ci@web1", "AAAA"])
         .status(75);
+}
+
+#[test]
+fn a_holder_that_waited_holds_since_its_predecessor_ended() {
+    let etcd = Etcd::shared();
+    let name = unique("since");
+    let first = hold(etcd, &name);
+    let mut second = Meshlock::run(etcd, &name)
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 0")
+        .start();
+    etcd.wait_for_queue(&name, 2);
+    // Stamps are whole seconds.
+    pass(Duration::from_secs(2));
+    let_go(first);
+    second.wait_for_stdout("held");
+    let entry = etcd.wait_for_queue(&name, 1).remove(0);
+    let record: serde_json::Value = serde_json::from_str(&etcd.get(&entry).expect("a value")).expect("a record");
+    let said = Meshlock::run(etcd, &name).args(["-n"]).finish().any_stderr().status(75);
+    let started = record["started"].as_str().expect("a time");
+    let (_, since) = said.stderr.split_once(" since ").expect("since when");
+    assert!(since > started, "{since} is not after {started}");
+    second.finish().any_stderr().stdout("held\n").success();
 }

@@ -307,7 +307,7 @@ fn cut_connections_are_survived() {
 fn a_slow_network_is_survived() {
     let etcd = Etcd::start();
     let proxy = etcd.proxy();
-    survives(&proxy.endpoint(), &etcd, || proxy.delay(Duration::from_millis(200)));
+    survives(&proxy.endpoint(), &etcd, || proxy.delay(Duration::from_millis(30)));
 }
 
 #[test]
@@ -343,6 +343,19 @@ fn a_held_network_to_one_of_three_members_is_survived() {
         cluster.members[2].endpoint(),
     ];
     survives(&endpoints.join(","), &cluster.members[1], || proxy.hold());
+}
+
+#[test]
+fn a_leader_that_is_cut_off_from_the_others_is_survived() {
+    let cluster = Cluster::start();
+    let leader = cluster.leader();
+    // The one in use: it answers, and has nothing more to say.
+    let mut endpoints: Vec<String> = cluster.members.iter().map(|member| member.endpoint()).collect();
+    endpoints.rotate_left(leader);
+    survives(&endpoints.join(","), &cluster.members[(leader + 1) % 3], || {
+        cluster.isolate(leader);
+        eventually("another leads", || so(cluster.leader() != leader));
+    });
 }
 
 #[test]

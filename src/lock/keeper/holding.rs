@@ -5,7 +5,7 @@ use super::state::{Phase, Then};
 use super::{Action, Request, Step};
 use crate::link::FromKeeper;
 use crate::lock::queue::Renewal;
-use crate::lock::record::Ask;
+use crate::lock::record::{Ask, FORMAT};
 use crate::moment::Moment;
 use crate::store::Fault;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Step<'_> {
 
     pub(super) fn renewed(&mut self, sent: Moment, result: Result<Renewal, Fault>) {
         self.state.renewal_under_way = false;
-        if self.state.token.is_none() {
+        if !self.state.renews() {
             return;
         }
         match result {
@@ -65,7 +65,7 @@ impl Step<'_> {
     /// Proof that our entry, or its lease, is no more.
     pub(super) fn entry_gone(&mut self, why: String) {
         match self.state.phase {
-            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
+            Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing => {
                 self.tell(FromKeeper::Progress(format!(
                     "lost the place in the queue ({why}): queueing again"
                 )));
@@ -73,9 +73,7 @@ impl Step<'_> {
             }
             Phase::Offered { .. } => {
                 self.state.why_lost = Some(why);
-                if let Some(token) = self.state.token {
-                    self.act(Action::Withdraw { token });
-                }
+                self.withdraw_now();
             }
             Phase::Held => {
                 self.tell(FromKeeper::Lost { why });
@@ -84,7 +82,9 @@ impl Step<'_> {
                 self.state.next_renewal = None;
                 self.state.next_wake = Some(self.now);
             }
-            Phase::Lost | Phase::Duty | Phase::Parked | Phase::Leaving { .. } | Phase::Over => {}
+            // There is nothing left to renew.
+            Phase::Duty => self.state.next_renewal = None,
+            Phase::Lost | Phase::Parked | Phase::Leaving { .. } | Phase::Over => {}
         }
     }
 
@@ -92,7 +92,11 @@ impl Step<'_> {
         if Some(ask.token) != self.state.token {
             return;
         }
-        if !matches!(ask.kind.as_str(), "break" | "make-way") {
+        if ask.format != FORMAT || !matches!(ask.kind.as_str(), "break" | "make-way") {
+            // It is read again and again.
+            if self.state.passed_over.replace(ask.kind.clone()).as_ref() == Some(&ask.kind) {
+                return;
+            }
             return self.tell(FromKeeper::Notice(format!(
                 "passing over an unknown request (\"{}\") by {}",
                 ask.kind,
@@ -111,11 +115,12 @@ impl Step<'_> {
         };
         let why = format!("\"{}\" {what} by {}{reason}", self.policy.name, or_unknown(&ask.by));
         match self.state.phase {
-            Phase::Held | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing | Phase::Entering => {
-                self.tell(FromKeeper::AskedToStop { why });
-            }
-            // It will be asked again by whoever reads the record once the command runs.
-            Phase::Offered { .. } => self.tell(FromKeeper::AskedToStop { why }),
+            Phase::Entering
+            | Phase::Waiting
+            | Phase::Delaying { .. }
+            | Phase::Renewing
+            | Phase::Offered { .. }
+            | Phase::Held => self.tell(FromKeeper::AskedToStop { why }),
             Phase::Lost | Phase::Duty | Phase::Parked | Phase::Leaving { .. } | Phase::Over => {}
         }
     }
@@ -123,8 +128,11 @@ impl Step<'_> {
     /// Whatever is left of the tree is killed from here, unless the command had ended by itself.
     pub(super) fn duty(&mut self) {
         self.state.phase = Phase::Duty;
+        self.state.next_wake = None;
         if self.state.rules.checks.last_duty {
             self.act(Action::LastDuty);
+        } else {
+            self.leave_orphaned();
         }
     }
 
@@ -140,14 +148,7 @@ impl Step<'_> {
     }
 
     pub(super) fn judge_renewal(&mut self) {
-        if self.state.token.is_none() || self.state.renewal_under_way {
-            return;
-        }
-        // Renewals end with the release.
-        if matches!(
-            self.state.phase,
-            Phase::Leaving { .. } | Phase::Parked | Phase::Over | Phase::Lost
-        ) {
+        if !self.state.renews() || self.state.renewal_under_way {
             return;
         }
         if self.state.next_renewal.is_some_and(|at| self.now >= at) {

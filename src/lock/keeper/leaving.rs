@@ -7,6 +7,9 @@ use crate::link::{Ended, FromKeeper};
 use crate::outcome::{Failure, FailureKind};
 use crate::store::Fault;
 use std::fmt::Write as _;
+use std::time::Duration;
+
+const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 
 impl Step<'_> {
     pub(super) fn release(&mut self, run: Option<Ended>) {
@@ -24,8 +27,9 @@ impl Step<'_> {
             }
             // Already on the way out, for another reason: the guardian's word is the last.
             Phase::Leaving { .. } => self.state.phase = Phase::Leaving { then: left },
-            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
-                if self.state.lease == 0 {
+            Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing => {
+                // Where etcd has never answered there is no entry to remove.
+                if self.state.lease == 0 || !self.state.contacted {
                     self.tell(FromKeeper::Left { problem: None });
                     self.end();
                 } else {
@@ -40,17 +44,15 @@ impl Step<'_> {
         self.state.orphaned_run = Some(record);
         self.state.next_wake = None;
         match self.state.phase {
-            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing => {
+            Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing => {
                 if self.state.lease == 0 {
                     self.end();
                 } else {
                     self.leave(Request::Abandon, Then::End);
                 }
             }
-            Phase::Offered { .. } => {
-                // It may have claimed and forked in its last moment.
-                self.duty();
-            }
+            // It may have claimed and forked in its last moment.
+            Phase::Offered { .. } => self.withdraw_now(),
             Phase::Held | Phase::Lost if self.state.command_over => self.leave_orphaned(),
             Phase::Held | Phase::Lost => self.duty(),
             Phase::Parked => self.end(),
@@ -88,8 +90,15 @@ impl Step<'_> {
 
     pub(super) fn leave(&mut self, request: Request, then: Then) {
         if self.state.guardian_lives {
-            // A little before the guardian's own limit, so that it hears the reason.
-            self.state.leave_by = Some(self.now + self.state.rules.release_timeout.mul_f64(0.9));
+            // A little before the guardian's own limit, so that it hears the reason. Where nothing ran, who
+            // waits for us wants to go, and the revocation is tried once more after that.
+            let limit = self.state.rules.release_timeout.mul_f64(0.9);
+            let limit = if request == Request::Abandon {
+                limit.min(ABANDON_WITHIN)
+            } else {
+                limit
+            };
+            self.state.leave_by = Some(self.now + limit);
         }
         self.state.phase = Phase::Leaving { then };
         self.state.rewatch_at = None;
@@ -120,6 +129,14 @@ impl Step<'_> {
             Fault::Config { why } | Fault::Replaced { why } if leaving => {
                 self.state.outage = Some(why);
                 self.state.again = Some((self.now + self.state.rules.retry, request));
+            }
+            Fault::Replaced { why } if !matches!(request, Request::Look | Request::Grant) => self.entry_gone(why),
+            // Nothing is given up over it while a tree may be alive: whether the lock is still ours is for
+            // the renewals to tell.
+            _ if matches!(self.state.phase, Phase::Held | Phase::Lost | Phase::Duty) => {
+                if self.state.phase == Phase::Held {
+                    self.state.again = Some((self.now + self.state.rules.retry, request));
+                }
             }
             Fault::Unreachable { why } => {
                 self.away(why);
@@ -154,7 +171,7 @@ impl Step<'_> {
                 .user
                 .as_ref()
                 .map_or(String::new(), |user| format!("user \"{user}\", "));
-            write!(failure.why, " ({user}prefix \"{}\")", self.policy.prefix).ok();
+            write!(failure.why, " ({user}{})", self.policy.keys).ok();
         }
         failure.why.push_str("; nothing was run");
         match request {
@@ -176,6 +193,8 @@ impl Step<'_> {
         self.state.token = None;
         self.state.next_renewal = None;
         self.state.leave_by = None;
+        // Given up for lack of an answer, it is not to follow the next one.
+        self.state.deferred = None;
         match then {
             Then::Requeue => self.requeue(),
             Then::Park => {

@@ -29,7 +29,8 @@ pub struct Policy {
     pub name: String,
     /// For words too.
     pub endpoints: String,
-    pub prefix: String,
+    /// What rights are needed on.
+    pub keys: String,
     pub user: Option<String>,
     /// When this call of meshlock began: the wait counts from here.
     pub began: Moment,
@@ -77,6 +78,8 @@ pub enum Event {
     /// The request came to nothing.
     Fault(Fault),
     Renewal {
+        /// That was renewed: an answer may come when it has long been given up.
+        lease: i64,
         sent: Moment,
         result: Result<Renewal, Fault>,
     },
@@ -88,7 +91,9 @@ pub enum Event {
     /// Our own entry was deleted.
     EntryDeleted,
     Asked(Ask),
-    Guardian(FromGuardian),
+    /// Everything that it has said since the last look: none of it is judged by an hour that its next word
+    /// would explain.
+    Guardian(Vec<FromGuardian>),
     /// The link is closed: the guardian has ended, and this is what may be recorded of its run.
     GuardianGone(Ended),
     /// The answer to [`Action::Withdraw`].
@@ -189,39 +194,42 @@ impl Step<'_> {
                     self.failed(request, fault);
                 }
             }
-            Event::Renewal { sent, result } => self.renewed(sent, result),
-            Event::WatchReady => {
-                if let Phase::Waiting { ready } = &mut self.state.phase {
-                    *ready = true;
+            Event::Renewal { lease, sent, result } => {
+                if lease == self.state.lease {
+                    self.renewed(sent, result);
                 }
+            }
+            Event::WatchReady => {
                 // What happened before a watch from now on must be read.
                 let gap = self
                     .state
                     .watched
                     .as_ref()
                     .is_some_and(|watched| watched.from.is_none());
-                if gap && matches!(self.state.phase, Phase::Waiting { .. } | Phase::Held) {
+                if gap && matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. } | Phase::Held) {
                     self.read();
                 }
             }
             Event::WatchBroken(Fault::Replaced { why }) => self.entry_gone(why),
+            // One that breaks after we left, or for a place given up, is of no use any more.
             Event::WatchBroken(fault) => {
                 if let Fault::Unreachable { why } = fault {
                     self.away(why);
                 }
-                if let Phase::Waiting { ready } = &mut self.state.phase {
-                    *ready = false;
+                if self.state.renews() && self.state.watched.is_some() {
+                    self.state.rewatch_at = Some(self.now + self.state.rules.retry);
                 }
-                self.state.rewatch_at = Some(self.now + self.state.rules.retry);
             }
             Event::QueueChanged => {
-                if matches!(self.state.phase, Phase::Waiting { .. } | Phase::Delaying { .. }) {
+                if !self.state.rules.checks.read_before_start && self.state.phase == Phase::Waiting {
+                    self.first();
+                } else if matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. }) {
                     self.read();
                 }
             }
             Event::EntryDeleted => self.entry_gone("its entry in etcd was deleted, or its lease revoked".into()),
             Event::Asked(ask) => self.asked(&ask),
-            Event::Guardian(words) => self.heard(words),
+            Event::Guardian(words) => words.into_iter().for_each(|words| self.heard(words)),
             Event::GuardianGone(record) => self.guardian_gone(record),
             Event::Withdrawn(back) => self.withdrawn(back),
             Event::DutyDone(dead) => self.duty_done(dead),
@@ -272,6 +280,7 @@ impl Step<'_> {
             FromGuardian::Started { .. } => {
                 self.claimed();
                 self.state.started = true;
+                self.state.command_over = false;
                 self.act(Action::Note);
             }
             FromGuardian::CommandEnded => {
@@ -295,10 +304,12 @@ impl Step<'_> {
         {
             self.send(request);
         }
+        // First, since it may lead back to the queue, where the wait may be over.
+        self.judge_leaving();
         self.judge_waiting();
         if self.state.read_again
             && self.state.under_way.is_none()
-            && matches!(self.state.phase, Phase::Waiting { .. } | Phase::Delaying { .. })
+            && matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. } | Phase::Held)
         {
             self.read();
         }
@@ -327,6 +338,5 @@ impl Step<'_> {
         }
         self.judge_renewal();
         self.judge_guardian();
-        self.judge_leaving();
     }
 }

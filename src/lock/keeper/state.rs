@@ -10,10 +10,8 @@ use std::collections::BTreeMap;
 pub(super) enum Phase {
     /// Before the queue: the first look, the grant, the entry.
     Entering,
-    /// In the queue. `ready`: the departure of whoever is ahead cannot be missed.
-    Waiting {
-        ready: bool,
-    },
+    /// In the queue, behind somebody or something.
+    Waiting,
     /// Nobody is ahead, but an unclean departure is fresh.
     Delaying {
         until: Moment,
@@ -81,6 +79,8 @@ pub struct State {
     pub(super) first_seen: BTreeMap<String, Moment>,
     /// Who was last named to the user as being ahead, or why nobody starts.
     pub(super) named: Option<String>,
+    /// The kind of ask that was last passed over.
+    pub(super) passed_over: Option<String>,
     /// The words for a contention.
     pub(super) blocker: Option<String>,
     /// The last fault, while an outage lasts.
@@ -124,6 +124,7 @@ impl State {
             watched: None,
             first_seen: BTreeMap::new(),
             named: None,
+            passed_over: None,
             blocker: None,
             outage: None,
             started: false,
@@ -166,30 +167,29 @@ impl State {
     pub fn wake_at(&self, policy: &Policy) -> Option<Moment> {
         let mut due: Vec<Moment> = Vec::new();
         due.extend(self.again.as_ref().map(|(at, _)| *at));
-        due.extend(self.next_renewal.filter(|_| !self.renewal_under_way));
+        due.extend(self.next_renewal.filter(|_| self.renews() && !self.renewal_under_way));
         due.extend(self.rewatch_at);
         due.extend(self.next_wake);
         due.extend(self.leave_by);
         if !self.contacted && self.waits() {
             due.push(policy.began + policy.dial_timeout);
         }
+        if matches!(self.phase, Phase::Waiting) || (self.waits() && self.outage.is_some()) {
+            let limit = policy.wait.filter(|wait| !wait.is_zero());
+            due.extend(limit.map(|wait| policy.began + wait));
+        }
         match &self.phase {
-            Phase::Waiting { .. } => {
-                due.push(self.next_poll);
-                due.extend(policy.wait.map(|wait| policy.began + wait));
-            }
-            Phase::Entering if self.contacted => due.extend(
-                policy
-                    .wait
-                    .filter(|wait| !wait.is_zero())
-                    .map(|wait| policy.began + wait),
-            ),
-            Phase::Delaying { until, .. } | Phase::Offered { until } if self.under_way.is_none() => due.push(*until),
+            Phase::Waiting => due.push(self.next_poll),
+            Phase::Delaying { until, .. } if self.under_way.is_none() && self.again.is_none() => due.push(*until),
             Phase::Offered { until } => due.push(*until),
             Phase::Held | Phase::Lost => {
-                due.push(self.stop_point().max(self.next_wake.unwrap_or(Moment::NEVER_BEGUN)));
-                due.push(self.deadline);
-                due.extend(self.lost_at.map(|at| at + self.rules.handover_delay / 2));
+                if self.phase == Phase::Held && self.next_wake.is_none() {
+                    due.push(self.stop_point());
+                }
+                if self.started {
+                    due.push(self.deadline);
+                    due.extend(self.lost_at.map(|at| at + self.rules.handover_delay / 2));
+                }
             }
             _ => {}
         }
@@ -200,11 +200,20 @@ impl State {
         self.deadline - self.rules.grace
     }
 
+    /// There is an entry to be kept: from the queueing until the tree is dead, or the lock is lost.
+    pub(super) const fn renews(&self) -> bool {
+        self.token.is_some()
+            && !matches!(
+                self.phase,
+                Phase::Lost | Phase::Parked | Phase::Leaving { .. } | Phase::Over
+            )
+    }
+
     /// Nothing was offered yet.
     pub(super) const fn waits(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing
+            Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing
         )
     }
 }

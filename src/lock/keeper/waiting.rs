@@ -45,14 +45,15 @@ impl Step<'_> {
         }
         if !matches!(
             self.state.phase,
-            Phase::Entering | Phase::Waiting { .. } | Phase::Delaying { .. } | Phase::Renewing
+            Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing
         ) {
             return;
         }
         self.state.cluster = view.cluster;
         self.state.next_poll = self.now + Duration::from_secs(10).min(self.state.rules.ttl);
         let Some(token) = view.mine else {
-            if self.policy.wait == Some(Duration::ZERO) {
+            // The lock was not taken, unlike a place that is gone.
+            if self.policy.wait == Some(Duration::ZERO) && self.state.token.is_none() {
                 if let Some(failure) = self.held_by_ourselves(view) {
                     return self.leave(Request::Abandon, Then::Tell(FromKeeper::Failed(failure)));
                 }
@@ -107,9 +108,9 @@ impl Step<'_> {
             let place = view
                 .ahead
                 .as_ref()
-                .map_or(String::new(), |ahead| format!(", {} ahead of us", ahead.count));
+                .map_or(String::new(), |ahead| format!(" ({} ahead of us)", ahead.count));
             self.tell(FromKeeper::Progress(format!(
-                "waiting: \"{}\" {why}{place}",
+                "waiting{place}: \"{}\" {why}",
                 self.policy.name
             )));
         }
@@ -118,12 +119,8 @@ impl Step<'_> {
             freeze: true,
             from: None,
         };
-        if self.state.watched.as_ref() == Some(&wanted) {
-            if !matches!(self.state.phase, Phase::Waiting { .. }) {
-                self.state.phase = Phase::Waiting { ready: true };
-            }
-        } else {
-            self.state.phase = Phase::Waiting { ready: false };
+        self.state.phase = Phase::Waiting;
+        if self.state.watched.as_ref() != Some(&wanted) {
             self.watch(wanted);
         }
     }
@@ -152,6 +149,13 @@ impl Step<'_> {
                 )));
             }
             self.state.phase = Phase::Delaying { until, stale: keys };
+            if self.state.watched.is_none() {
+                self.watch(Watched {
+                    predecessor: None,
+                    freeze: true,
+                    from: None,
+                });
+            }
         } else {
             self.state.phase = Phase::Delaying {
                 until,
@@ -214,8 +218,17 @@ impl Step<'_> {
         self.state.rewatch_at = None;
         self.state.named = None;
         self.state.deadline = Moment::NEVER_BEGUN;
+        self.state.renewal_under_way = false;
+        self.state.why_lost = None;
+        self.state.lost_at = None;
+        self.state.read_again = false;
         self.state.fresh_lease = true;
         self.send(Request::Grant);
+    }
+
+    /// Due at once, and then once only: an offer that is withdrawn already would pass for a claimed one.
+    pub(super) fn withdraw_now(&mut self) {
+        self.state.phase = Phase::Offered { until: self.now };
     }
 
     pub(super) fn withdrawn(&mut self, back: bool) {
@@ -224,9 +237,15 @@ impl Step<'_> {
         }
         if !back {
             // Claimed at the same moment: its word is on the way.
-            return self.claimed();
+            self.claimed();
+            if !self.state.guardian_lives {
+                self.duty();
+            }
+            return;
         }
-        let then = if self.state.why_lost.take().is_some() {
+        let then = if !self.state.guardian_lives {
+            Then::End
+        } else if self.state.why_lost.take().is_some() {
             Then::Requeue
         } else {
             Then::Park
@@ -277,19 +296,17 @@ impl Step<'_> {
             return self.end();
         }
         let over = self.policy.wait.is_some_and(|wait| waited >= wait);
-        // Nobody is ahead while delaying, so this is no longer waiting for anybody: it is sat out, or who
-        // never waits long enough would find the lock shut for ever.
-        if over && !matches!(self.state.phase, Phase::Delaying { .. } | Phase::Renewing) {
-            if let Some(why) = self.state.outage.clone() {
-                if self.policy.wait != Some(Duration::ZERO) || waited >= self.policy.dial_timeout {
-                    let why = format!("etcd was away as the wait ended: {why}; nothing was run");
-                    self.end_with(FromKeeper::Failed(Failure::new(FailureKind::Unavailable, why)));
-                }
-            } else if self.state.blocker.is_some() && matches!(self.state.phase, Phase::Waiting { .. }) {
-                self.contended();
+        if over && let Some(why) = self.state.outage.clone() {
+            if self.policy.wait != Some(Duration::ZERO) || waited >= self.policy.dial_timeout {
+                let why = format!("etcd was away as the wait ended: {why}; nothing was run");
+                self.end_with(FromKeeper::Failed(Failure::new(FailureKind::Unavailable, why)));
             }
+        // With nobody ahead this is no longer waiting for anybody: a hand-over delay is sat out, or who never
+        // waits long enough would find the lock shut for ever.
+        } else if over && self.state.phase == Phase::Waiting {
+            self.contended();
         }
-        if matches!(self.state.phase, Phase::Waiting { .. }) && self.now >= self.state.next_poll {
+        if matches!(self.state.phase, Phase::Waiting) && self.now >= self.state.next_poll {
             self.state.next_poll = self.now + Duration::from_secs(10).min(self.state.rules.ttl);
             self.read();
         }

@@ -12,8 +12,7 @@ use self::step::Step;
 use crate::link::{FromGuardian, FromKeeper, Hold};
 use crate::moment::Moment;
 use crate::outcome::{CommandEnd, Failure, FailureKind, Outcome};
-use crate::rules::Rules;
-use crate::settings::Stragglers;
+use crate::rules::{Rules, Stragglers};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 

@@ -4,9 +4,9 @@ use super::{Action, Cause, Event, Phase, Policy, Reading, State};
 use crate::link::{FromGuardian, FromKeeper};
 use crate::moment::Moment;
 use crate::outcome::{CommandEnd, Failure, FailureKind, Outcome};
-use crate::rules::Rules;
-use crate::settings::Stragglers;
+use crate::rules::{Rules, Stragglers};
 use nix::sys::signal::Signal;
+use std::time::Duration;
 
 pub(super) struct Step<'a> {
     pub(super) rules: &'a Rules,
@@ -36,11 +36,16 @@ impl Step<'_> {
                 self.release();
             }
             Event::CommandEnded(end) => self.command_ended(end),
-            Event::TreeDead => {
-                if matches!(self.state.phase, Phase::Killing | Phase::Straggling) {
+            Event::TreeDead => match self.state.phase {
+                Phase::Killing => self.release(),
+                Phase::Straggling => {
+                    if self.overslept() {
+                        self.raise_cause(Cause::Outage);
+                    }
                     self.release();
                 }
-            }
+                _ => {}
+            },
             Event::Tick => {}
         }
     }
@@ -85,6 +90,9 @@ impl Step<'_> {
                     }
                 } else {
                     self.state.left = true;
+                    // Said when the run ends, whatever else there is to say.
+                    self.state.problem = problem
+                        .map(|problem| format!("the lock \"{}\" could not be released: {problem}", self.policy.name));
                 }
             }
         }
@@ -170,6 +178,8 @@ impl Step<'_> {
                 }
                 // Told once more while we try to leave the queue: go, the lease will end by itself.
                 Phase::Releasing { .. } if self.state.unrun.is_some() => self.finish_unreleased("interrupted"),
+                // There is no command any more to pass it on to, and we wait for nothing else.
+                Phase::Straggling if !from_kernel && ends(signal) => self.kill(),
                 _ => {
                     if !from_kernel {
                         self.pass_on(signal);
@@ -208,8 +218,7 @@ impl Step<'_> {
     fn command_ended(&mut self, end: CommandEnd) {
         self.state.command = Some(end);
         match self.state.phase {
-            Phase::Running { .. } if self.reading.now >= self.reading.deadline && self.rules.checks.own_timer => {
-                // We slept through the deadline: the end proves nothing about when.
+            Phase::Running { .. } | Phase::Stopping { .. } if self.overslept() => {
                 self.raise_cause(Cause::Outage);
                 self.kill();
             }
@@ -224,6 +233,11 @@ impl Step<'_> {
             | Phase::Releasing { .. }
             | Phase::Over => {}
         }
+    }
+
+    /// We slept through the deadline: an end that is seen only now proves nothing about when it came.
+    fn overslept(&self) -> bool {
+        self.reading.now >= self.reading.deadline && self.rules.checks.own_timer
     }
 
     fn ended_by_itself(&mut self) {
@@ -296,10 +310,16 @@ impl Step<'_> {
     fn kill(&mut self) {
         self.state.phase = Phase::Killing;
         self.act(Action::Kill);
+        if !self.rules.checks.tree_check {
+            self.release();
+        }
     }
 
     fn release(&mut self) {
         if self.state.left {
+            if let Some(problem) = self.state.problem.take() {
+                self.problem(problem);
+            }
             self.finish();
             return;
         }
@@ -316,9 +336,15 @@ impl Step<'_> {
     fn finish_unreleased(&mut self, reason: &str) {
         if self.state.hold.is_some() {
             let lease_ends = self.reading.deadline + self.rules.margin;
-            let left = lease_ends.since(self.reading.now).as_secs_f64().ceil();
+            let left = (lease_ends + Duration::from_millis(999))
+                .since(self.reading.now)
+                .as_secs();
+            let blocks = match left {
+                0 => "its lease has ended by now".to_owned(),
+                left => format!("it may block others for up to {left} s more"),
+            };
             self.problem(format!(
-                "the lock \"{}\" could not be released ({reason}): it may block others for up to {left} s more",
+                "the lock \"{}\" could not be released ({reason}): {blocks}",
                 self.policy.name
             ));
         }
@@ -368,7 +394,18 @@ impl Step<'_> {
             Phase::Running { since } if self.rules.max_runtime.is_some_and(|limit| now >= since + limit) => {
                 self.stop(Cause::Overrun, self.policy.stop_signal, now + self.rules.grace);
             }
-            Phase::Stopping { kill_at } if now >= kill_at => self.kill(),
+            Phase::Stopping { kill_at } if now >= kill_at => {
+                if self.state.cause == Some(Cause::Hurry) {
+                    self.act(Action::Notice(format!(
+                        "\"{}\" did not end within the grace of {} s after the second signal: killing it",
+                        self.policy.name,
+                        self.rules.grace.as_secs_f64()
+                    )));
+                }
+                self.kill();
+            }
+            // It outlived the lock, whatever it was killed for.
+            Phase::Killing if now >= deadline && own_timer => self.raise_cause(Cause::Outage),
             Phase::Releasing { by } if now >= by => {
                 self.finish_unreleased("no answer from etcd within --release-timeout");
             }
@@ -389,4 +426,12 @@ impl Step<'_> {
             self.act(Action::StopSelf(signal));
         }
     }
+}
+
+/// Whoever sends it wants the run to be over.
+const fn ends(signal: Signal) -> bool {
+    matches!(
+        signal,
+        Signal::SIGHUP | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGTERM
+    )
 }

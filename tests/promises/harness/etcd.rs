@@ -35,6 +35,8 @@ pub(crate) struct Client {
 /// Three servers that elect a leader among them.
 pub(crate) struct Cluster {
     pub(crate) members: Vec<Etcd>,
+    /// Between each member and those that speak to it.
+    between: Vec<Proxy>,
 }
 
 /// The TLS side of a server.
@@ -78,7 +80,8 @@ impl Etcd {
             let name = unique("etcd");
             let mut arguments: Vec<String> = QUICK.iter().chain(extra).map(ToString::to_string).collect();
             arguments.push(format!("--initial-cluster={name}=http://127.0.0.1:{}", ports.peer));
-            let mut etcd = Self::spawn(&name, &ports, arguments, tls);
+            let peer = format!("http://127.0.0.1:{}", ports.peer);
+            let mut etcd = Self::spawn(&name, &ports, &peer, arguments, tls);
             if etcd.becomes_ready() {
                 return etcd;
             }
@@ -86,7 +89,14 @@ impl Etcd {
         panic!("etcd does not start: is it installed? tests/run sees to it");
     }
 
-    fn spawn(name: &str, ports: &Ports, mut arguments: Vec<String>, tls: Option<&ServerTls<'_>>) -> Self {
+    /// `advertised` is where the other members reach it.
+    fn spawn(
+        name: &str,
+        ports: &Ports,
+        advertised: &str,
+        mut arguments: Vec<String>,
+        tls: Option<&ServerTls<'_>>,
+    ) -> Self {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let directory = ground().directory.join(name);
         let client = format!("{scheme}://127.0.0.1:{}", ports.client);
@@ -97,7 +107,7 @@ impl Etcd {
             format!("--listen-client-urls={client}"),
             format!("--advertise-client-urls={client}"),
             format!("--listen-peer-urls={peer}"),
-            format!("--initial-advertise-peer-urls={peer}"),
+            format!("--initial-advertise-peer-urls={advertised}"),
             // Health without certificates and users.
             format!("--listen-metrics-urls=http://127.0.0.1:{}", ports.metrics),
         ]);
@@ -353,23 +363,43 @@ impl Cluster {
     pub(crate) fn start() -> Self {
         for _ in 0..5 {
             let nodes: Vec<(String, Ports)> = (0..3).map(|_| (unique("member"), Ports::free())).collect();
+            let between: Vec<Proxy> = nodes.iter().map(|(_, ports)| Proxy::to(ports.peer)).collect();
             let peers: Vec<String> = nodes
                 .iter()
-                .map(|(name, ports)| format!("{name}=http://127.0.0.1:{}", ports.peer))
+                .zip(&between)
+                .map(|((name, _), proxy)| format!("{name}={}", proxy.endpoint()))
                 .collect();
             let mut members: Vec<Etcd> = nodes
                 .iter()
-                .map(|(name, ports)| {
+                .zip(&between)
+                .map(|((name, ports), proxy)| {
                     let mut arguments: Vec<String> = STEADY.map(ToOwned::to_owned).into();
                     arguments.push(format!("--initial-cluster={}", peers.join(",")));
-                    Etcd::spawn(name, ports, arguments, None)
+                    Etcd::spawn(name, ports, &proxy.endpoint(), arguments, None)
                 })
                 .collect();
             if members.iter_mut().all(Etcd::becomes_ready) {
-                return Self { members };
+                return Self { members, between };
             }
         }
         panic!("no cluster of three comes up");
+    }
+
+    /// Cuts a member off from the others, both ways and in silence; clients still reach it.
+    pub(crate) fn isolate(&self, member: usize) {
+        let status = self.members[member].etcdctl(&["endpoint", "status", "--write-out=json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).expect("its status");
+        let id = status
+            .pointer("/0/Status/header/member_id")
+            .and_then(serde_json::Value::as_u64);
+        let id = format!("{:x}", id.expect("its id"));
+        for (index, proxy) in self.between.iter().enumerate() {
+            if index == member {
+                proxy.hold();
+            } else {
+                proxy.mute(&id);
+            }
+        }
     }
 
     /// As `--endpoints` takes them.

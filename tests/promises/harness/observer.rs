@@ -42,9 +42,9 @@ impl Observer {
         [self.forever(), vec!["30".into()]].concat()
     }
 
-    /// The same as a word for a shell's script.
+    /// The same for a shell's script; not between double quotes. The checkout's path may have blanks.
     pub(crate) fn script(&self) -> String {
-        format!("{} beat {}", helper().display(), self.file.display())
+        format!("\"{}\" beat {}", helper().display(), self.file.display())
     }
 
     /// The holds so far, in the order of their first stamps.

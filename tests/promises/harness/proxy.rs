@@ -6,7 +6,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ struct Line {
     refusing: AtomicBool,
     over: AtomicBool,
     delay_ms: AtomicU64,
+    /// Whose connections carry nothing more: an etcd member's id, as it tells its peers.
+    muted: Mutex<Option<String>>,
     open: Mutex<Vec<TcpStream>>,
 }
 
@@ -79,6 +81,11 @@ impl Proxy {
         self.line.held[DOWN].store(true, Ordering::SeqCst);
     }
 
+    /// Nothing more passes, either way, on connections that this member of the cluster has opened.
+    pub(crate) fn mute(&self, member: &str) {
+        *self.line.muted.lock().expect("not poisoned") = Some(member.to_owned());
+    }
+
     /// Each piece takes this long, each way.
     pub(crate) fn delay(&self, delay: Duration) {
         let delay = u64::try_from(delay.as_millis()).expect("a short time");
@@ -117,19 +124,21 @@ impl Line {
                 reset(&stream);
                 continue;
             };
+            let caller = Arc::default();
             for (direction, from, to) in [(UP, &stream, &server), (DOWN, &server, &stream)] {
                 let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else {
                     continue;
                 };
                 to.set_nodelay(true).ok();
                 let line = Arc::clone(self);
-                thread::spawn(move || line.pump(direction, from, to));
+                let caller = Arc::clone(&caller);
+                thread::spawn(move || line.pump(direction, from, to, &caller));
             }
             self.open.lock().expect("not poisoned").extend([stream, server]);
         }
     }
 
-    fn pump(&self, direction: usize, mut from: TcpStream, mut to: TcpStream) {
+    fn pump(&self, direction: usize, mut from: TcpStream, mut to: TcpStream, caller: &OnceLock<String>) {
         // So that a hold is seen within this time though nothing comes.
         from.set_read_timeout(Some(Duration::from_millis(50))).ok();
         let mut buffer = [0; 16 * 1024];
@@ -140,8 +149,13 @@ impl Line {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
                 Err(_) => break,
             };
+            if direction == UP
+                && let Some(member) = member(&buffer[..count])
+            {
+                caller.set(member).ok();
+            }
             thread::sleep(Duration::from_millis(self.delay_ms.load(Ordering::SeqCst)));
-            while self.held[direction].load(Ordering::SeqCst) && !self.over.load(Ordering::SeqCst) {
+            while self.holds(direction, caller) && !self.over.load(Ordering::SeqCst) {
                 super::tick();
             }
             if to.write_all(&buffer[..count]).is_err() {
@@ -150,6 +164,18 @@ impl Line {
         }
         to.shutdown(Shutdown::Write).ok();
     }
+
+    fn holds(&self, direction: usize, caller: &OnceLock<String>) -> bool {
+        let muted = self.muted.lock().expect("not poisoned");
+        self.held[direction].load(Ordering::SeqCst) || muted.is_some() && *muted == caller.get().cloned()
+    }
+}
+
+/// The member of the cluster that says so in the head of its request to a peer.
+fn member(head: &[u8]) -> Option<String> {
+    let head = String::from_utf8_lossy(head);
+    let (_, rest) = head.split_once("X-Server-From: ")?;
+    rest.lines().next().map(str::to_owned)
 }
 
 /// Closes with RST, where the peer would otherwise see an orderly end.

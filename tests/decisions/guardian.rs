@@ -1,0 +1,203 @@
+//! The guardian's promises, one short history each.
+
+use crate::rules;
+use meshlock::link::{FromGuardian, FromKeeper, Hold};
+use meshlock::moment::Moment;
+use meshlock::outcome::{CommandEnd, Outcome};
+use meshlock::rules::Stragglers;
+use meshlock::rules::{Checks, Rules};
+use meshlock::supervise::guardian::{Action, Event, Policy, Reading, State, step};
+use nix::sys::signal::Signal;
+use std::time::Duration;
+
+struct Guardian {
+    rules: Rules,
+    policy: Policy,
+    state: State,
+    reading: Reading,
+}
+
+impl Guardian {
+    /// Its lock is good for 3 s.
+    fn waiting(stragglers: Stragglers) -> Self {
+        let now = Moment::from_nanos(1_000_000_000_000);
+        Self {
+            rules: rules(Checks::ALL),
+            policy: Policy {
+                name: "n".into(),
+                command: "c".into(),
+                max_runtime: None,
+                stop_signal: Signal::SIGTERM,
+                stragglers,
+                terminal: false,
+            },
+            state: State::default(),
+            reading: Reading {
+                now,
+                deadline: now + Duration::from_secs(3),
+            },
+        }
+    }
+
+    fn running(stragglers: Stragglers) -> Self {
+        let mut guardian = Self::waiting(stragglers);
+        guardian.hears(FromKeeper::Held(hold()));
+        let actions = guardian.on(Event::Claimed(true));
+        assert!(actions.contains(&Action::Start(hold())));
+        guardian
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Action> {
+        step(&self.rules, &self.policy, &mut self.state, self.reading, event)
+    }
+
+    fn hears(&mut self, words: FromKeeper) -> Vec<Action> {
+        self.on(Event::Keeper(words))
+    }
+
+    /// Looks at the clock only with the next event.
+    fn sleeps(&mut self, ms: u64) {
+        self.reading.now = self.reading.now + Duration::from_millis(ms);
+    }
+
+    fn after(&mut self, ms: u64) -> Vec<Action> {
+        self.sleeps(ms);
+        self.on(Event::Tick)
+    }
+
+    fn outcome(&self) -> Outcome {
+        self.state.outcome(&self.policy)
+    }
+
+    fn lost(&self) -> bool {
+        matches!(self.outcome(), Outcome::Lost { .. })
+    }
+}
+
+fn hold() -> Hold {
+    Hold {
+        token: 7,
+        key: "lock/5".into(),
+        lease: 5,
+        cluster: 1,
+        ttl: Duration::from_secs(4),
+    }
+}
+
+fn signal(signal: Signal) -> Event {
+    Event::Signal {
+        signal,
+        from_kernel: false,
+    }
+}
+
+const SUCCESS: Event = Event::CommandEnded(CommandEnd::Exited(0));
+
+#[test]
+fn nothing_starts_at_the_stop_point_or_without_the_claim() {
+    let mut late = Guardian::waiting(Stragglers::Leave);
+    late.hears(FromKeeper::Held(hold()));
+    late.sleeps(2400);
+    assert_eq!(late.on(Event::Claimed(true)), [Action::Tell(FromGuardian::Claimed)]);
+    assert_eq!(late.after(600), [Action::Tell(FromGuardian::Requeue)]);
+
+    let mut withdrawn = Guardian::waiting(Stragglers::Leave);
+    withdrawn.hears(FromKeeper::Held(hold()));
+    assert_eq!(withdrawn.on(Event::Claimed(false)), []);
+}
+
+#[test]
+fn an_outage_stops_at_the_stop_point_and_kills_at_the_deadline() {
+    let mut guardian = Guardian::running(Stragglers::Leave);
+    assert!(guardian.after(2400).contains(&Action::Signal(Signal::SIGTERM)));
+    // A renewal that still comes through no longer moves the kill.
+    guardian.reading.deadline = guardian.reading.deadline + Duration::from_secs(3);
+    assert!(guardian.after(600).contains(&Action::Kill));
+    assert_eq!(guardian.on(Event::TreeDead), [Action::Release]);
+    assert!(guardian.lost());
+}
+
+#[test]
+fn a_loss_kills_at_once_and_is_never_the_commands_own_end() {
+    let mut guardian = Guardian::running(Stragglers::Leave);
+    let actions = guardian.hears(FromKeeper::Lost { why: "deleted".into() });
+    assert_eq!(actions, [Action::Tell(FromGuardian::LossSeen), Action::Kill]);
+    assert_eq!(guardian.on(SUCCESS), [], "the rest of the tree may live");
+    assert_eq!(guardian.on(Event::TreeDead), [Action::Release]);
+    assert!(guardian.lost());
+}
+
+#[test]
+fn an_end_seen_after_the_deadline_is_a_loss_however_the_command_was_hurried() {
+    let mut calm = Guardian::running(Stragglers::Leave);
+    calm.sleeps(3000);
+    assert!(calm.on(SUCCESS).contains(&Action::Kill));
+    assert!(calm.lost());
+
+    let mut hurried = Guardian::running(Stragglers::Leave);
+    hurried.on(signal(Signal::SIGTERM));
+    hurried.sleeps(1000);
+    hurried.on(signal(Signal::SIGTERM));
+    hurried.sleeps(2000);
+    assert!(hurried.on(SUCCESS).contains(&Action::Kill));
+    assert!(hurried.lost());
+}
+
+#[test]
+fn stragglers_or_a_dying_tree_beyond_the_deadline_are_a_loss() {
+    let mut straggling = Guardian::running(Stragglers::Wait);
+    assert_eq!(straggling.on(SUCCESS), [Action::AwaitTree]);
+    straggling.sleeps(3000);
+    assert_eq!(straggling.on(Event::TreeDead), [Action::Release]);
+    assert!(straggling.lost());
+
+    let mut dying = Guardian::running(Stragglers::Kill);
+    assert_eq!(dying.on(SUCCESS), [Action::Kill]);
+    assert!(!dying.lost());
+    dying.after(3000);
+    assert!(dying.lost());
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_stragglers() {
+    let mut guardian = Guardian::running(Stragglers::Wait);
+    guardian.on(SUCCESS);
+    assert_eq!(guardian.on(signal(Signal::SIGUSR1)), []);
+    assert_eq!(guardian.on(signal(Signal::SIGTERM)), [Action::Kill]);
+    assert_eq!(guardian.on(Event::TreeDead), [Action::Release]);
+    assert_eq!(guardian.outcome(), Outcome::Command(CommandEnd::Exited(0)));
+}
+
+#[test]
+fn the_lock_of_a_dead_keeper_is_good_until_the_deadline() {
+    let mut guardian = Guardian::running(Stragglers::Leave);
+    guardian.on(Event::KeeperGone);
+    assert!(guardian.on(SUCCESS).contains(&Action::Finish));
+    assert_eq!(guardian.outcome(), Outcome::Command(CommandEnd::Exited(0)));
+    assert!(guardian.state.problem().is_some());
+}
+
+#[test]
+fn what_the_keeper_could_not_release_on_its_own_is_said_in_the_end() {
+    let mut guardian = Guardian::running(Stragglers::Leave);
+    let problem = Some("etcd is away".to_owned());
+    guardian.sleeps(3000);
+    guardian.hears(FromKeeper::Left { problem });
+    guardian.on(Event::KeeperGone);
+    guardian.on(SUCCESS);
+    let actions = guardian.on(Event::TreeDead);
+    assert!(
+        matches!(actions[..], [Action::Notice(_), Action::Finish]),
+        "{actions:?}"
+    );
+    assert!(guardian.state.problem().is_some());
+}
+
+#[test]
+fn a_silent_keeper_holds_up_the_end_no_longer_than_the_release_timeout() {
+    let mut guardian = Guardian::running(Stragglers::Leave);
+    guardian.on(SUCCESS);
+    assert_eq!(guardian.after(1999), []);
+    assert!(guardian.after(1).contains(&Action::Finish));
+    assert_eq!(guardian.outcome(), Outcome::Command(CommandEnd::Exited(0)));
+}

@@ -1,0 +1,418 @@
+//! The keeper's promises, one short history each.
+
+use crate::rules;
+use meshlock::link::{Ended, FromGuardian, FromKeeper};
+use meshlock::lock::keeper::{Action, Answer, Event, Policy, Request, State, Watched, begin, step};
+use meshlock::lock::queue::{Ahead, Entry, Granted, Renewal, Stale, View};
+use meshlock::lock::record::Ask;
+use meshlock::moment::Moment;
+use meshlock::outcome::FailureKind;
+use meshlock::rules::Checks;
+use meshlock::store::Fault;
+use std::time::Duration;
+
+const TOKEN: i64 = 7;
+const LEASE: i64 = 5;
+
+struct Keeper {
+    policy: Policy,
+    state: State,
+    now: Moment,
+}
+
+impl Keeper {
+    fn new(wait: Option<Duration>) -> Self {
+        let now = Moment::from_nanos(1_000_000_000_000);
+        let policy = Policy {
+            name: "n".into(),
+            endpoints: String::new(),
+            keys: String::new(),
+            user: None,
+            began: now,
+            wait,
+            dial_timeout: Duration::from_secs(2),
+            outer_leases: Vec::new(),
+            jitter: 0.0,
+        };
+        let mut state = State::new(rules(Checks::ALL));
+        begin(&policy, &mut state);
+        Self { policy, state, now }
+    }
+
+    /// In the queue, and offered the lock at once if `view` lets it.
+    fn queued(view: View) -> Self {
+        let mut keeper = Self::new(None);
+        keeper.granted();
+        keeper.on(Event::Answer(Answer::View(view)));
+        keeper
+    }
+
+    /// Its command runs.
+    fn holding() -> Self {
+        let mut keeper = Self::queued(alone());
+        keeper.hears(FromGuardian::Claimed);
+        keeper.hears(FromGuardian::Started { group: None });
+        keeper
+    }
+
+    fn granted(&mut self) -> Vec<Action> {
+        self.state.set_lease(LEASE, "lock/5".into());
+        let rules = rules(Checks::ALL);
+        let granted = Granted {
+            sent: self.now,
+            ttl: rules.ttl,
+        };
+        self.on(Event::Answer(Answer::Granted(granted, Ok(rules))))
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Action> {
+        step(&self.policy, &mut self.state, self.now, event)
+    }
+
+    fn hears(&mut self, words: FromGuardian) -> Vec<Action> {
+        self.on(Event::Guardian(vec![words]))
+    }
+
+    /// The watch breaks, and stands again: in between anything may have happened.
+    fn watches_anew(&mut self) -> Vec<Action> {
+        self.on(Event::WatchBroken(silence()));
+        self.after(250);
+        self.on(Event::WatchReady)
+    }
+
+    /// Time alone would not wake it again at this very instant, and again.
+    fn rests(&self) -> bool {
+        let due = self.state.wake_at(&self.policy);
+        due.is_none_or(|due| due > self.now)
+    }
+
+    fn after(&mut self, ms: u64) -> Vec<Action> {
+        self.now = self.now + Duration::from_millis(ms);
+        self.on(Event::Tick)
+    }
+}
+
+/// The queue with nobody but us in it.
+fn alone() -> View {
+    View {
+        cluster: 1,
+        mine: Some(TOKEN),
+        ahead: None,
+        stale: Vec::new(),
+        frozen: None,
+        ask: None,
+        oldest_kept: None,
+    }
+}
+
+fn behind() -> View {
+    let holder = Entry {
+        key: "lock/1".into(),
+        token: 1,
+        lease: 1,
+        who: "ann@db1".into(),
+    };
+    let ahead = Ahead {
+        count: 1,
+        holder,
+        predecessor: "lock/1".into(),
+    };
+    View {
+        ahead: Some(ahead),
+        ..alone()
+    }
+}
+
+/// Whoever was there last left uncleanly.
+fn after_a_crash() -> View {
+    let stale = Stale {
+        key: "open/1".into(),
+        ttl: Duration::from_secs(40),
+    };
+    View {
+        stale: vec![stale],
+        ..alone()
+    }
+}
+
+fn silence() -> Fault {
+    Fault::Unreachable { why: "silence".into() }
+}
+
+fn record() -> Ended {
+    Ended {
+        result: "signal".into(),
+        status: Some(137),
+        acquired: String::new(),
+        ended: String::new(),
+    }
+}
+
+fn denied() -> Fault {
+    Fault::Denied { why: "no right".into() }
+}
+
+fn lets_go(actions: &[Action]) -> bool {
+    actions.iter().any(|action| {
+        matches!(
+            action,
+            Action::Send(Request::Leave { .. } | Request::Abandon) | Action::End
+        )
+    })
+}
+
+fn says_lost(actions: &[Action]) -> bool {
+    actions
+        .iter()
+        .any(|action| matches!(action, Action::Tell(FromKeeper::Lost { .. })))
+}
+
+#[test]
+fn a_read_that_is_refused_during_a_hold_does_not_let_the_lock_go() {
+    let mut keeper = Keeper::holding();
+    let reads = keeper.watches_anew();
+    assert!(reads.contains(&Action::Send(Request::Read)));
+    assert!(!lets_go(&keeper.on(Event::Fault(denied()))));
+    assert!(keeper.after(250).contains(&Action::Send(Request::Read)));
+}
+
+#[test]
+fn a_replaced_cluster_seen_by_a_read_is_a_loss() {
+    let mut keeper = Keeper::holding();
+    keeper.watches_anew();
+    let actions = keeper.on(Event::Fault(Fault::Replaced { why: "restored".into() }));
+    assert!(says_lost(&actions) && !lets_go(&actions));
+}
+
+#[test]
+fn nothing_wakes_a_keeper_for_what_it_no_longer_does() {
+    let mut leaving = Keeper::holding();
+    leaving.hears(FromGuardian::Release { run: None });
+    leaving.after(1500);
+    assert!(leaving.rests(), "renewals end with the release");
+
+    let mut lost = Keeper::holding();
+    lost.on(Event::EntryDeleted);
+    lost.hears(FromGuardian::CommandEnded);
+    lost.hears(FromGuardian::LossSeen);
+    lost.after(3500);
+    assert!(lost.rests(), "the guardian has seen the loss and is to answer");
+
+    let mut entering = Keeper::new(Some(Duration::from_millis(500)));
+    entering.granted();
+    entering.after(1500);
+    assert!(entering.rests(), "the wait is over, and the answer still to come");
+
+    let mut requeueing = Keeper::queued(behind());
+    requeueing.on(Event::EntryDeleted);
+    requeueing.on(Event::Answer(Answer::Gone));
+    requeueing.on(Event::WatchBroken(silence()));
+    requeueing.after(500);
+    assert!(requeueing.rests(), "the watch of a place given up has broken");
+
+    let mut clearing = Keeper::queued(after_a_crash());
+    clearing.after(4000);
+    clearing.on(Event::Fault(silence()));
+    assert!(clearing.rests(), "the delay is over, and its end is to be sent again");
+}
+
+#[test]
+fn a_wait_that_ends_in_an_outage_ends_as_unavailable_whoever_is_ahead() {
+    for view in [behind(), after_a_crash()] {
+        let mut keeper = Keeper::queued(view);
+        keeper.policy.wait = Some(Duration::from_millis(2500));
+        keeper.after(1000);
+        let sent = keeper.now;
+        let result = Err(silence());
+        keeper.on(Event::Renewal {
+            lease: LEASE,
+            sent,
+            result,
+        });
+        keeper.after(1500);
+        let actions = keeper.on(Event::Answer(Answer::Gone));
+        let unavailable = |action: &Action| matches!(action, Action::Tell(FromKeeper::Failed(failure)) if failure.kind == FailureKind::Unavailable);
+        assert!(actions.iter().any(unavailable), "{actions:?}");
+    }
+}
+
+#[test]
+fn a_keeper_that_slept_hears_all_that_was_said_before_it_kills_anything() {
+    let mut keeper = Keeper::queued(alone());
+    keeper.now = keeper.now + Duration::from_secs(4);
+    let started = FromGuardian::Started { group: None };
+    let actions = keeper.on(Event::Guardian(vec![
+        FromGuardian::Claimed,
+        started,
+        FromGuardian::CommandEnded,
+    ]));
+    assert!(
+        !actions.contains(&Action::LastDuty),
+        "what the command left running is to be left alone"
+    );
+}
+
+#[test]
+fn an_offer_is_withdrawn_once_however_many_reasons_there_are() {
+    let mut keeper = Keeper::queued(alone());
+    keeper.now = keeper.now + Duration::from_secs(1);
+    let actions = keeper.on(Event::EntryDeleted);
+    let withdrawals = actions
+        .iter()
+        .filter(|action| matches!(action, Action::Withdraw { .. }));
+    assert_eq!(
+        withdrawals.count(),
+        1,
+        "the second would be refused, and so pass for a claim"
+    );
+}
+
+#[test]
+fn an_offer_that_outlives_its_guardian_unclaimed_leaves_no_record_of_a_run() {
+    let mut keeper = Keeper::queued(alone());
+    assert!(
+        keeper
+            .on(Event::GuardianGone(record()))
+            .contains(&Action::Withdraw { token: TOKEN })
+    );
+    assert!(
+        keeper
+            .on(Event::Withdrawn(true))
+            .contains(&Action::Send(Request::Abandon))
+    );
+
+    let mut keeper = Keeper::queued(alone());
+    keeper.on(Event::GuardianGone(record()));
+    assert!(keeper.on(Event::Withdrawn(false)).contains(&Action::LastDuty));
+}
+
+#[test]
+fn a_leaving_given_up_for_lack_of_an_answer_does_not_follow_the_next_one() {
+    let mut keeper = Keeper::queued(after_a_crash());
+    assert!(
+        keeper
+            .after(4000)
+            .iter()
+            .any(|action| matches!(action, Action::Send(Request::Clear(_))))
+    );
+    keeper.on(Event::EntryDeleted);
+    assert!(
+        keeper.after(2000).contains(&Action::Send(Request::Grant)),
+        "queueing again"
+    );
+    assert!(keeper.granted().contains(&Action::Send(Request::Enqueue)));
+}
+
+#[test]
+fn a_loss_before_the_command_began_does_not_haunt_the_next_hold() {
+    let mut keeper = Keeper::queued(alone());
+    keeper.hears(FromGuardian::Claimed);
+    assert!(says_lost(&keeper.on(Event::EntryDeleted)));
+    keeper.hears(FromGuardian::LossSeen);
+    keeper.hears(FromGuardian::Requeue);
+    keeper.after(1000);
+    keeper.on(Event::Answer(Answer::Gone));
+    keeper.granted();
+    keeper.on(Event::Answer(Answer::View(alone())));
+    keeper.hears(FromGuardian::Claimed);
+    let actions = keeper.hears(FromGuardian::Started { group: None });
+    assert!(!actions.contains(&Action::LastDuty), "{actions:?}");
+}
+
+#[test]
+fn an_answer_to_a_renewal_of_a_lease_given_up_says_nothing_of_the_next() {
+    let mut keeper = Keeper::queued(behind());
+    let sent = keeper.now;
+    assert!(keeper.after(1000).contains(&Action::Renew));
+    keeper.on(Event::EntryDeleted);
+    keeper.on(Event::Answer(Answer::Gone));
+    keeper.state.set_lease(LEASE + 1, "lock/6".into());
+    let rules = rules(Checks::ALL);
+    let granted = Granted {
+        sent: keeper.now,
+        ttl: rules.ttl,
+    };
+    keeper.on(Event::Answer(Answer::Granted(granted, Ok(rules))));
+    keeper.on(Event::Answer(Answer::View(alone())));
+    keeper.hears(FromGuardian::Claimed);
+    keeper.hears(FromGuardian::Started { group: None });
+    let result = Ok(Renewal::Gone { why: "gone".into() });
+    let actions = keeper.on(Event::Renewal {
+        lease: LEASE,
+        sent,
+        result,
+    });
+    assert!(actions.is_empty(), "{actions:?}");
+    assert!(
+        keeper.after(1000).contains(&Action::Renew),
+        "the new lease is renewed whatever became of the old one"
+    );
+}
+
+#[test]
+fn an_unknown_ask_is_passed_over_in_one_line() {
+    let mut keeper = Keeper::holding();
+    let ask = Ask {
+        format: 1,
+        kind: "dance".into(),
+        token: TOKEN,
+        by: String::new(),
+        reason: String::new(),
+    };
+    assert_eq!(keeper.on(Event::Asked(ask.clone())).len(), 1);
+    assert_eq!(keeper.on(Event::Asked(ask)), []);
+}
+
+#[test]
+fn an_ask_of_a_later_format_is_not_obeyed_by_guess() {
+    let mut keeper = Keeper::holding();
+    let ask = Ask {
+        format: 2,
+        kind: "break".into(),
+        token: TOKEN,
+        by: "ann".into(),
+        reason: String::new(),
+    };
+    let actions = keeper.on(Event::Asked(ask));
+    assert!(
+        matches!(actions[..], [Action::Tell(FromKeeper::Notice(_))]),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn a_release_before_etcd_ever_answered_waits_for_nothing() {
+    let mut keeper = Keeper::new(None);
+    keeper.state.set_lease(LEASE, "lock/5".into());
+    let left = Action::Tell(FromKeeper::Left { problem: None });
+    assert_eq!(keeper.hears(FromGuardian::Release { run: None }), [left, Action::End]);
+}
+
+#[test]
+fn a_place_lost_during_the_delay_is_not_a_lock_taken_by_another() {
+    let mut keeper = Keeper::new(Some(Duration::ZERO));
+    keeper.on(Event::Answer(Answer::View(View { mine: None, ..alone() })));
+    keeper.granted();
+    keeper.on(Event::Answer(Answer::View(after_a_crash())));
+    keeper.after(4000);
+    keeper.on(Event::Answer(Answer::View(View { mine: None, ..alone() })));
+    assert!(
+        keeper
+            .on(Event::Answer(Answer::Gone))
+            .contains(&Action::Send(Request::Grant))
+    );
+}
+
+#[test]
+fn a_wait_for_a_crashed_holders_tree_hears_of_a_freeze() {
+    let mut keeper = Keeper::new(None);
+    keeper.granted();
+    let freeze = true;
+    let actions = keeper.on(Event::Answer(Answer::View(after_a_crash())));
+    assert!(actions.contains(&Action::Watch(Watched {
+        predecessor: None,
+        freeze,
+        from: None
+    })));
+    assert!(keeper.on(Event::WatchReady).contains(&Action::Send(Request::Read)));
+}
