@@ -20,7 +20,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::{AbortHandle, LocalSet, spawn_blocking, spawn_local};
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
 
 /// What the keeper is given over the fork.
 pub struct Task {
@@ -42,6 +42,8 @@ pub fn keep(task: Task) -> ! {
         && let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
+            // Names are looked up on a thread, and where none can be made tokio panics: the first one stays.
+            .thread_keep_alive(Duration::from_secs(u32::MAX.into()))
             .build()
     {
         // One thread: the tasks share it, so nothing need be Send.
@@ -246,9 +248,7 @@ impl Loop {
             Change::Deleted { key } if key == place.entry(self.lease) => Some(Event::EntryDeleted),
             Change::Deleted { key } if Some(&key) == self.predecessor.as_ref() => Some(Event::QueueChanged),
             Change::Deleted { key } | Change::Put { key, .. } if key == place.freeze() => Some(Event::QueueChanged),
-            Change::Put { key, value } if key == place.ask(self.lease) => {
-                serde_json::from_slice::<Ask>(&value).ok().map(Event::Asked)
-            }
+            Change::Put { key, value } if key == place.ask(self.lease) => Ask::parse(&value).map(Event::Asked),
             Change::Deleted { .. } | Change::Put { .. } => None,
         }
     }
@@ -390,10 +390,15 @@ impl Loop {
     fn last_duty(&mut self) {
         self.quarry.note();
         let (quarry, reports) = (self.quarry.clone(), self.reports.clone());
-        spawn_blocking(move || {
+        let duty = move || {
             let dead = quarry.kill_all(DUTY_PATIENCE);
             reports.send(Report::Event(Event::DutyDone(dead))).ok();
-        });
+        };
+        // Where the tree itself has used up the user's processes there is no thread to be had, and tokio would
+        // panic: then here, for it must be done.
+        if std::thread::Builder::new().spawn(duty.clone()).is_err() {
+            duty();
+        }
     }
 
     /// The lease goes last, and nobody waits for it.

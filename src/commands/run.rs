@@ -20,6 +20,7 @@ use crate::supervise::sys::{self, Exec};
 use crate::supervise::tree;
 use nix::errno::Errno;
 use nix::unistd::Pid;
+use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::SystemTime;
@@ -32,16 +33,13 @@ pub fn run(settings: Run) -> Outcome {
     let (name, holder) = (settings.place.name.clone(), settings.holder.clone());
     let ran = match start(settings, &reporter) {
         Ok(ran) => ran,
-        Err(error) => {
-            let why = format!("cannot set up meshlock's two processes: {}", error.desc());
-            Ran {
-                outcome: Outcome::Failed(Failure::new(FailureKind::Internal, why)),
-                hold: None,
-                problem: None,
-                acquired: None,
-                ended: SystemTime::now(),
-            }
-        }
+        Err(failure) => Ran {
+            outcome: Outcome::Failed(failure),
+            hold: None,
+            problem: None,
+            acquired: None,
+            ended: SystemTime::now(),
+        },
     };
     let stamp = |time| humantime::format_rfc3339_seconds(time).to_string();
     let (acquired, ended) = (ran.acquired.map(stamp), stamp(ran.ended));
@@ -65,13 +63,26 @@ pub fn run(settings: Run) -> Outcome {
 }
 
 /// From one process to two, and the guardian's work to its end. The keeper does not come back from here.
-fn start(settings: Run, reporter: &Reporter) -> Result<Ran, Errno> {
+fn start(settings: Run, reporter: &Reporter) -> Result<Ran, Failure> {
+    let me = Pid::this();
+    let strangers = tree::children(me.as_raw()).map_err(|error| {
+        let why = format!("the command's processes could not be found: cannot read /proc: {error}; nothing was run");
+        Failure::new(FailureKind::Config, why)
+    })?;
+    split(settings, reporter, me, strangers.into_iter().collect()).map_err(|error| {
+        let why = format!(
+            "cannot set up meshlock's two processes: {}; nothing was run",
+            error.desc()
+        );
+        Failure::new(FailureKind::Internal, why)
+    })
+}
+
+fn split(settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) -> Result<Ran, Errno> {
     // Checked with the settings.
     let rules = Rules::as_asked(&settings.asked).map_err(|_| Errno::EINVAL)?;
     let began = Moment::now();
     let (signals, inherited) = Signals::take()?;
-    let me = Pid::this();
-    let strangers = tree::children(me.as_raw()).into_iter().collect();
     let shared = Shared::new()?;
     let (link, keepers_link) = Link::pair()?;
     // Before any thread exists; the keeper starts its runtime on its own side.

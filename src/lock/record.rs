@@ -1,6 +1,7 @@
 //! The JSON records kept in etcd, format 1: final, so that later versions can be mixed with this one.
 //! Unknown fields are passed over, unknown formats treated as foreign. Knows nothing of where they lie.
 
+use super::view::printable;
 use crate::link::Ended;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -95,6 +96,19 @@ impl Holder {
         serde_json::from_slice::<Self>(value)
             .ok()
             .filter(|holder| holder.format == FORMAT)
+    }
+}
+
+impl Ask {
+    /// What is asked. Its words end up on a screen, and may be of any length.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let ask = serde_json::from_slice::<Self>(value).ok()?;
+        Some(Self {
+            kind: printable(&ask.kind),
+            by: printable(&ask.by),
+            reason: printable(&ask.reason),
+            ..ask
+        })
     }
 }
 

@@ -126,7 +126,7 @@ pub(super) fn frozen(item: &Item) -> String {
     } else {
         format!(": {}", freeze.reason)
     };
-    printable(&format!("by {by}{reason}"))
+    printable(&format!(" by {by}{reason}"))
 }
 
 pub(super) fn stale(item: &Item) -> Stale {
@@ -143,9 +143,13 @@ pub(super) fn stale(item: &Item) -> Stale {
     }
 }
 
+/// More of another's text is cut off: a message to the guardian is 64 KiB at most, and a line one screen.
+const SHOWN: usize = 1000;
+
 /// Written by others, shown on a terminal.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars()
+        .take(SHOWN)
         .flat_map(|letter| {
             let escaped = letter.is_control().then(|| letter.escape_default());
             let plain = escaped.is_none().then_some(letter);

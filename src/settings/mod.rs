@@ -155,8 +155,16 @@ fn key_prefix(text: &str) -> Result<String, String> {
             "cannot be a key prefix: it must have a character, and none that is a control character".to_owned(),
         );
     }
+    if text.len() > PREFIX_LIMIT {
+        return Err(format!(
+            "cannot be a key prefix: it is longer than {PREFIX_LIMIT} bytes"
+        ));
+    }
     Ok(format!("{}/", text.strip_suffix('/').unwrap_or(text)))
 }
+
+/// Keys travel in messages and in the command's environment, which hold only so much.
+const PREFIX_LIMIT: usize = 1000;
 
 fn wait(typed: &cli::Waiting, sources: &Sources) -> Result<Option<Duration>, Failure> {
     if typed.no_wait {

@@ -12,11 +12,12 @@ use crate::moment::Moment;
 use crate::outcome::{CommandEnd, Failure, FailureKind, Outcome};
 use crate::rules::{Asked, Rules};
 use nix::errno::Errno;
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigEvent, SigevNotify, Signal, kill, killpg};
 use nix::sys::time::TimeSpec;
 use nix::sys::timer::{self, Timer};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::waitpid;
 use nix::time::ClockId;
 use nix::unistd::{AccessFlags, Pid};
 use std::collections::BTreeSet;
@@ -123,9 +124,15 @@ struct Loop<'a> {
     keeper_reaped: bool,
     link_open: bool,
     left: bool,
+    /// Descriptors kept for the search through /proc: without one the tree could not be found. Those of the
+    /// pipe that the start needed, so that nothing but the start can fail for a limit of the caller's.
+    reserve: Vec<OwnedFd>,
     /// We have just been stopped and continued.
     stopped: bool,
 }
+
+/// The process, held while /proc is asked whether it is still the same.
+const RESERVED: usize = 2;
 
 /// From one round of killing to the next; a SIGCHLD brings it forward.
 const SWEEP_PAUSE: Duration = Duration::from_millis(5);
@@ -155,6 +162,7 @@ impl<'a> Loop<'a> {
             keeper_reaped: false,
             link_open: true,
             left: false,
+            reserve: Vec::new(),
             stopped: false,
             task,
         })
@@ -256,6 +264,7 @@ impl<'a> Loop<'a> {
             Action::Start(hold) => return self.start(&hold),
             Action::Signal(signal) => self.signal_command(signal),
             Action::Kill => {
+                self.reserve.clear();
                 if !matches!(self.sweep, Sweep::Kill { .. }) {
                     self.sweep = Sweep::Kill {
                         since: Moment::now(),
@@ -266,6 +275,7 @@ impl<'a> Loop<'a> {
                 return self.sweep_once();
             }
             Action::AwaitTree => {
+                self.reserve.clear();
                 self.sweep = Sweep::Await;
                 self.name_stragglers("waiting for");
             }
@@ -329,6 +339,7 @@ impl<'a> Loop<'a> {
         let length = nix::unistd::read(pipe, &mut bytes).unwrap_or(0);
         command.exec_error = None;
         if length < bytes.len() {
+            self.fill_reserve();
             return None;
         }
         command.ended = true;
@@ -347,17 +358,22 @@ impl<'a> Loop<'a> {
         })
     }
 
+    fn fill_reserve(&mut self) {
+        while self.sweep == Sweep::No
+            && self.reserve.len() < RESERVED
+            && let Ok(spare) = self.alarm.as_fd().try_clone_to_owned()
+        {
+            self.reserve.push(spare);
+        }
+    }
+
     fn reap(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
-        loop {
-            let (pid, end) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, status)) => {
-                    (pid, CommandEnd::Exited(u8::try_from(status & 0xff).unwrap_or(u8::MAX)))
-                }
-                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, CommandEnd::Signaled(signal as i32)),
-                // A real-time signal's death, which nix cannot name.
-                Err(Errno::EINVAL | Errno::EINTR) => continue,
-                Ok(_) | Err(_) => return events,
+        while let Some((pid, status)) = sys::reap() {
+            let end = if libc::WIFSIGNALED(status) {
+                CommandEnd::Signaled(libc::WTERMSIG(status))
+            } else {
+                CommandEnd::Exited(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX))
             };
             if pid == self.task.keeper {
                 self.keeper_reaped = true;
@@ -371,6 +387,7 @@ impl<'a> Loop<'a> {
                 }
             }
         }
+        events
     }
 
     fn signal_command(&self, signal: Signal) {
@@ -410,22 +427,31 @@ impl<'a> Loop<'a> {
             {
                 killpg(command.pid, Signal::SIGKILL).ok();
             }
-            let living = tree::descendants(me, &others);
+            let mut living = BTreeSet::new();
+            let all = tree::descendants(me, &others, &mut living);
             for process in &living {
                 process.kill().ok();
             }
-            if !named && !living.is_empty() && Moment::now().since(since) > UNDYING_AFTER {
+            if !named && Moment::now().since(since) > UNDYING_AFTER {
                 let names: Vec<String> = living.iter().map(|process| process.describe()).collect();
-                (self.task.say)(
-                    Level::Notice,
-                    &format!("cannot be killed, so the lock is kept: {}", names.join(", ")),
-                );
-                self.sweep = Sweep::Kill { since, named: true };
+                if !names.is_empty() {
+                    (self.task.say)(
+                        Level::Notice,
+                        &format!("cannot be killed, so the lock is kept: {}", names.join(", ")),
+                    );
+                    self.sweep = Sweep::Kill { since, named: true };
+                } else if let Err(error) = all {
+                    (self.task.say)(
+                        Level::Notice,
+                        &format!("cannot see whether the command's processes are dead, so the lock is kept: {error}"),
+                    );
+                    self.sweep = Sweep::Kill { since, named: true };
+                }
             }
         }
         // As subreaper we are every descendant's last ancestor: no children, no tree. Zombies count until
         // they are reaped, so the command's end is never overlooked.
-        if tree::children(me).into_iter().any(|child| !others.contains(&child)) {
+        if !tree::children(me).is_ok_and(|children| children.iter().all(|child| others.contains(child))) {
             return None;
         }
         self.sweep = Sweep::No;
@@ -436,7 +462,8 @@ impl<'a> Loop<'a> {
         if !self.task.verbose {
             return;
         }
-        let living = tree::descendants(Pid::this().as_raw(), &self.not_of_the_tree());
+        let mut living = BTreeSet::new();
+        tree::descendants(Pid::this().as_raw(), &self.not_of_the_tree(), &mut living).ok();
         if !living.is_empty() {
             let names: Vec<String> = living.into_iter().map(Process::describe).collect();
             (self.task.say)(Level::Verbose, &format!("{what} {}", names.join(", ")));

@@ -6,6 +6,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::time::Duration;
 
 /// The list of leases in the environment of every process of a hold, outermost first.
@@ -35,7 +36,7 @@ impl Leader {
     /// The group, unless its number has come to mean another process. The kernel gives a number to nobody
     /// else while it is a living group's.
     fn group(self) -> Option<i32> {
-        let now = Process::living(self.pid);
+        let now = Process::living(self.pid).unwrap_or(self.process);
         (now.is_none() || now == self.process).then_some(self.pid)
     }
 }
@@ -45,24 +46,25 @@ impl Quarry {
     pub fn set_group(&mut self, group: Option<i32>) {
         self.leader = group.map(|pid| Leader {
             pid,
-            process: Process::living(pid),
+            process: Process::living(pid).ok().flatten(),
         });
     }
 
     /// Notes who descends from the guardian now; who was noted before and lives stays noted, for it may
     /// have been orphaned since.
     pub fn note(&mut self) {
-        self.noted.retain(|process| process.is_alive());
-        self.noted.extend(tree::descendants(self.guardian, &spared()));
+        self.noted.retain(|process| !process.is_dead());
+        tree::descendants(self.guardian, &spared(), &mut self.noted).ok();
     }
 
-    /// Kills until nothing is found any more; false if something outlived `patience`. Blocks, and reading
+    /// Kills until nothing is found any more; false if something outlived `patience`, or could not be told
+    /// from the dead. Blocks, and reading
     /// an environment can hang on a process in the midst of a page fault: to be called off the main thread.
     pub fn kill_all(&self, patience: Duration) -> bool {
         let until = crate::moment::Moment::now() + patience;
         loop {
-            let found = self.find();
-            if found.is_empty() {
+            let (found, all) = self.find();
+            if found.is_empty() && all.is_ok() {
                 return true;
             }
             for process in &found {
@@ -75,43 +77,51 @@ impl Quarry {
         }
     }
 
-    /// All that is alive of the hold.
-    fn find(&self) -> BTreeSet<Process> {
+    /// All that is alive of the hold, and whether it is all.
+    fn find(&self) -> (BTreeSet<Process>, io::Result<()>) {
         let spared = spared();
         let mut found: BTreeSet<Process> = self
             .noted
             .iter()
             .copied()
-            .filter(|process| process.is_alive())
+            .filter(|process| !process.is_dead())
             .collect();
-        found.extend(tree::descendants(self.guardian, &spared));
+        let mut all = tree::descendants(self.guardian, &spared, &mut found);
         if let Some(group) = self.leader.and_then(Leader::group) {
             // The whole group at one blow first, so that it cannot outrun the search by forking.
-            if tree::all().any(|pid| tree::group(pid) == Some(group) && Process::living(pid).is_some()) {
+            let of_group = |pid: i32| tree::group(pid) == Some(group);
+            let mut members = BTreeSet::new();
+            all = all.and(add_living(of_group, &mut members));
+            if !members.is_empty() {
                 killpg(Pid::from_raw(group), Signal::SIGKILL).ok();
-                found.extend(
-                    tree::all()
-                        .filter(|pid| tree::group(*pid) == Some(group))
-                        .filter_map(Process::living),
-                );
+                all = all.and(add_living(of_group, &mut found));
             }
         }
         let ancestors: Vec<Process> = found.iter().copied().collect();
         for process in ancestors {
-            found.extend(tree::descendants(process.pid, &spared));
+            all = all.and(tree::descendants(process.pid, &spared, &mut found));
         }
         // Last, since it is the slowest and only finds what escaped all else.
-        let marked = tree::all()
-            .filter(|pid| !spared.contains(pid))
-            .filter(|pid| self.marks(*pid));
-        found.extend(marked.filter_map(Process::living));
+        all = all.and(add_living(|pid| !spared.contains(&pid) && self.marks(pid), &mut found));
         found.retain(|process| process.pid != self.guardian);
-        found
+        (found, all)
     }
 
     fn marks(&self, pid: i32) -> bool {
         fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| carries(&environment, &self.mark))
     }
+}
+
+/// Adds the living among the machine's processes that are `meant`.
+fn add_living(meant: impl Fn(i32) -> bool, found: &mut BTreeSet<Process>) -> io::Result<()> {
+    let mut outcome = Ok(());
+    for pid in tree::all()?.into_iter().filter(|pid| meant(*pid)) {
+        match Process::living(pid) {
+            Ok(living) => found.extend(living),
+            Err(error) => outcome = Err(error),
+        }
+    }
+    outcome
 }
 
 /// Ourselves.

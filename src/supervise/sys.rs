@@ -329,6 +329,22 @@ fn become_command(
     error
 }
 
+/// Reaps the next dead child, with its status as wait(2) gives it; `None` if none has died. By hand, since
+/// nix has no word for a real-time signal and loses the child that died of one.
+pub fn reap() -> Option<(Pid, libc::c_int)> {
+    loop {
+        let mut status = 0;
+        // SAFETY: the status is written to a valid place; the rest are integers.
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+        if pid > 0 {
+            return Some((Pid::from_raw(pid), status));
+        }
+        if pid == 0 || Errno::last() != Errno::EINTR {
+            return None;
+        }
+    }
+}
+
 /// Sends `signal` to the one process that `pid` means now and `is_it` recognises: a pidfd is taken first,
 /// so the number cannot come to mean another process in between (`pidfd_open(2)`).
 pub fn signal_exactly(pid: i32, signal: Signal, is_it: impl FnOnce() -> bool) -> Result<(), Errno> {

@@ -1,11 +1,15 @@
 //! The process tree, read from /proc: who descends from whom, and how one of them is killed without ever
 //! hitting another process that came by its number. Knows nothing of deadlines.
+//!
+//! What cannot be read (no descriptor left, no /proc mounted) is an error and never an empty tree: who takes
+//! the one for the other lets the lock go beside a living command.
 
 use super::sys;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 
 /// A process, told apart from a later one with the same number by its start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,13 +21,24 @@ pub struct Process {
 
 impl Process {
     /// The process that `pid` means now; `None` if there is none, or only its zombie.
-    pub fn living(pid: i32) -> Option<Self> {
-        let (state, _, start) = stat(pid)?;
-        (!matches!(state, 'Z' | 'X')).then_some(Self { pid, start })
+    ///
+    /// # Errors
+    /// Where it cannot be told.
+    pub fn living(pid: i32) -> io::Result<Option<Self>> {
+        let found = gone_is_none(stat(pid))?;
+        Ok(found
+            .filter(|(state, ..)| !matches!(state, 'Z' | 'X'))
+            .map(|(_, _, start)| Self { pid, start }))
     }
 
+    /// Known to be alive.
     pub fn is_alive(self) -> bool {
-        Self::living(self.pid) == Some(self)
+        Self::living(self.pid).is_ok_and(|now| now == Some(self))
+    }
+
+    /// Known to be dead.
+    pub fn is_dead(self) -> bool {
+        Self::living(self.pid).is_ok_and(|now| now != Some(self))
     }
 
     /// Kills exactly this process.
@@ -33,58 +48,81 @@ impl Process {
 
     /// For a person: the program's name and the number.
     pub fn describe(self) -> String {
-        let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
-        format!("{} (pid {})", name.trim_end(), self.pid)
+        let name = fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        format!("{} (pid {})", String::from_utf8_lossy(&name).trim_end(), self.pid)
     }
 }
 
 /// The children of `pid`, zombies included. An empty answer is exact; while children end, a full one can
 /// miss some (proc(5) on `children`), so who wants none left asks again until it is empty.
-pub fn children(pid: i32) -> Vec<i32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
+///
+/// # Errors
+/// Where it cannot be told, and where there is no `pid`.
+pub fn children(pid: i32) -> io::Result<Vec<i32>> {
+    // Closed before anything else is opened: descriptors may be scarce.
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))?.collect::<io::Result<Vec<_>>>()?;
     let mut found = Vec::new();
-    for thread in threads.flatten() {
+    for thread in threads {
         match fs::read_to_string(thread.path().join("children")) {
             Ok(list) => found.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
+            Err(error) if !is_gone(&error) => return Err(error),
             // A thread that just ended, or a kernel without CONFIG_PROC_CHILDREN.
-            Err(_) if thread.path().exists() => return children_by_parent(pid),
+            Err(_) if thread.path().try_exists()? => return children_by_parent(pid),
             Err(_) => {}
         }
     }
-    found
+    Ok(found)
 }
 
-fn children_by_parent(parent: i32) -> Vec<i32> {
-    all()
-        .filter(|pid| stat(*pid).is_some_and(|(_, of, _)| of == parent))
-        .collect()
-}
-
-/// All living descendants of `pid`, those below `except` left out.
-pub fn descendants(pid: i32, except: &BTreeSet<i32>) -> Vec<Process> {
+fn children_by_parent(parent: i32) -> io::Result<Vec<i32>> {
     let mut found = Vec::new();
+    for pid in all()? {
+        if gone_is_none(stat(pid))?.is_some_and(|(_, of, _)| of == parent) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
+/// Adds all living descendants of `pid` to `found`, those below `except` left out; none where there is no `pid`.
+///
+/// # Errors
+/// Where there may be more than could be found.
+pub fn descendants(pid: i32, except: &BTreeSet<i32>, found: &mut BTreeSet<Process>) -> io::Result<()> {
+    let mut outcome = Ok(());
     let mut seen: BTreeSet<i32> = except.clone();
     let mut open = vec![pid];
     while let Some(parent) = open.pop() {
-        for child in children(parent) {
+        let children = gone_is_none(children(parent)).unwrap_or_else(|error| {
+            outcome = Err(error);
+            None
+        });
+        for child in children.unwrap_or_default() {
             if seen.insert(child) {
-                found.extend(Process::living(child));
+                match Process::living(child) {
+                    Ok(living) => found.extend(living),
+                    Err(error) => outcome = Err(error),
+                }
                 open.push(child);
             }
         }
     }
-    found
+    outcome
 }
 
 /// Every process number of the machine.
-pub fn all() -> impl Iterator<Item = i32> {
-    fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+///
+/// # Errors
+/// Where it cannot be told, and where no /proc is mounted.
+pub fn all() -> io::Result<Vec<i32>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        found.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    if found.is_empty() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(found)
 }
 
 /// The process group of `pid`.
@@ -95,9 +133,23 @@ pub fn group(pid: i32) -> Option<i32> {
 }
 
 /// State, parent and start time. The program's name, in parentheses, may itself hold parentheses and blanks.
-fn stat(pid: i32) -> Option<(char, i32, u64)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(&text)
+fn stat(pid: i32) -> io::Result<(char, i32, u64)> {
+    // Not as text: a program's name need not be UTF-8.
+    let bytes = fs::read(format!("/proc/{pid}/stat"))?;
+    parse_stat(&String::from_utf8_lossy(&bytes)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// There is no such process, or no longer.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
+}
+
+fn gone_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn parse_stat(text: &str) -> Option<(char, i32, u64)> {
@@ -123,7 +175,8 @@ mod tests {
     #[test]
     fn we_are_alive_and_among_all() {
         let me = nix::unistd::getpid().as_raw();
-        assert!(Process::living(me).is_some_and(Process::is_alive));
-        assert!(all().any(|pid| pid == me));
+        let living = Process::living(me).expect("/proc").expect("ourselves");
+        assert!(living.is_alive() && !living.is_dead());
+        assert!(all().expect("/proc").contains(&me));
     }
 }

@@ -187,7 +187,7 @@ fn while_a_name_is_frozen_nobody_starts() {
     Meshlock::run(etcd, &name)
         .args(["-n"])
         .finish()
-        .stderr_line([name.as_str(), "frozen", "anna@ops", "migration"])
+        .stderr_line([name.as_str(), "is frozen by anna@ops: migration"])
         .status(75);
     Meshlock::run(etcd, &name).args(["-q", "-w", "0.3"]).finish().status(75);
     etcd.assert_clean(&name);
@@ -358,6 +358,24 @@ fn a_waiter_holds_no_key_but_its_entry_and_goes_without_a_trace() {
     assert_eq!(etcd.keys("meshlock/open/").len(), 1, "the holder's");
     eventually("the waiter's lease is gone", || so(etcd.leases().len() == 1));
     let_go(holder);
+}
+
+#[test]
+fn a_huge_foreign_record_is_contention_and_one_line() {
+    let etcd = Etcd::shared();
+    let name = unique("billing");
+    let reason = "A".repeat(100_000);
+    etcd.put(
+        &format!("meshlock/lock/{name}/1"),
+        &format!(
+            r#"{{"format":1,"host":"web1","user":"ci","pid":1,"program":"p","started":"today","reason":"{reason}"}}"#
+        ),
+    );
+    Meshlock::run(etcd, &name)
+        .args(["-n"])
+        .finish()
+        .stderr_line([name.as_str(), "ci@web1", "AAAA"])
+        .status(75);
 }
 
 #[test]

@@ -329,3 +329,16 @@ fn as_the_first_process_of_a_container_a_signals_death_is_128_and_more() {
     let status = crate::harness::meshlock::plain(&words).status().expect("unshare");
     assert_eq!(status.code(), Some(128 + 15));
 }
+
+#[test]
+fn a_real_time_signals_death_is_a_death() {
+    let etcd = Etcd::shared();
+    let name = unique("real-time");
+    Meshlock::run(etcd, &name)
+        .by(["sh", "-c", r#""$@"; exit $?"#, "sh"])
+        .sh("kill -34 $$")
+        .finish()
+        .any_stderr()
+        .status(128 + 34);
+    etcd.assert_clean(&name);
+}

@@ -114,7 +114,13 @@ fn a_persons_break_stops_the_command_and_lets_go() {
         let token = etcd.created(&entry);
         etcd.put(
             &ask,
-            &format!(r#"{{"format":1,"kind":"{kind}","token":{token},"by":"anna@ops","reason":"stuck"}}"#),
+            &format!(r#"{{"format":2,"kind":"{kind}","token":{token},"by":"later"}}"#),
+        );
+        // However much somebody writes, it is a stop and one line.
+        let reason = "stuck ".repeat(15_000);
+        etcd.put(
+            &ask,
+            &format!(r#"{{"format":1,"kind":"{kind}","token":{token},"by":"anna@ops","reason":"{reason}"}}"#),
         );
         running
             .finish()

@@ -91,7 +91,9 @@ fn wrong_usage_is_told_in_one_line() {
 #[test]
 fn absurd_values_are_refused_before_anything_runs() {
     let ran = directory().join("ran");
+    let endless = "p".repeat(100_000);
     for (option, value) in [
+        ("--prefix", endless.as_str()),
         ("--ttl", "3"),
         ("--ttl", "301"),
         ("--ttl", "-5"),

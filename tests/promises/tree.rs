@@ -403,3 +403,106 @@ fn a_fork_storm_is_dead_after_a_loss() {
     pass(Duration::from_millis(300));
     assert_eq!(before, meshlock::read(observer.file()), "and nothing stamps any more");
 }
+
+#[test]
+fn a_process_whose_name_is_no_text_is_killed_like_any_other() {
+    let etcd = Etcd::shared();
+    let name = unique("nameless");
+    let named = directory().join("named");
+    let child = format!(
+        r"printf '\377\376' >/proc/$$/comm; trap '' TERM; echo >{}; while :; do sleep 0.1; done",
+        named.display()
+    );
+    Meshlock::run(etcd, &name)
+        .args(["--stragglers", "kill"])
+        .command([
+            "sh".as_ref(),
+            "-c".as_ref(),
+            r#"mkfifo "$1"; setsid sh -c "$2" & read -r _ <"$1""#.as_ref(),
+            "sh".as_ref(),
+            named.as_os_str(),
+            child.as_ref(),
+        ])
+        .finish()
+        .success();
+    etcd.assert_clean(&name);
+}
+
+#[test]
+fn a_guardian_without_a_free_descriptor_kills_its_tree_all_the_same() {
+    let etcd = Etcd::shared();
+    let observer = Observer::new();
+    let (reader, stderr) = std::io::pipe().expect("a pipe");
+    let holder = Meshlock::run(etcd, unique("scarce"))
+        .args(["--ttl", "4"])
+        .stderr_to(stderr)
+        .sh(&stubborn_tree(&observer))
+        .start();
+    observer.wait_for_processes(2);
+    let keeper = holder.keeper();
+    let open = proc::descriptors(holder.pid());
+    let free = (0..).find(|fd| open.iter().all(|(taken, _)| taken != fd));
+    let limit = format!("--nofile={0}:{0}", free.expect("a number"));
+    let pid = format!("--pid={}", holder.pid());
+    let limited = std::process::Command::new("prlimit").args([pid, limit]).status();
+    assert!(limited.expect("prlimit").success());
+    proc::signal(keeper, Signal::SIGSTOP);
+    holder.finish().status(79);
+    drop(reader);
+}
+
+#[test]
+fn a_keeper_that_gets_no_thread_does_its_last_duty_all_the_same() {
+    // Whoever starts meshlock as root has no limit of processes: then as somebody else, if that is possible.
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let before = if nix::unistd::geteuid().is_root() {
+        &nobody[..]
+    } else {
+        &[]
+    };
+    let probe = Meshlock::run_at("unused", "probe").words();
+    let probe: Vec<_> = before
+        .iter()
+        .map(Into::into)
+        .chain([probe[0].clone(), "--version".into()])
+        .collect();
+    let output = meshlock::plain(&probe).output();
+    if !output.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let name = unique("crowded");
+    let mut holder = Meshlock::run(etcd, &name)
+        .by(before)
+        .args(["--ttl", "4"])
+        .sh("trap '' TERM; setsid sh -c 'trap \"\" TERM; echo held; while :; do sleep 0.1; done' & wait")
+        .start();
+    holder.wait_for_stdout("held");
+    let pid = format!("--pid={}", holder.keeper());
+    let limit: Vec<_> = before
+        .iter()
+        .copied()
+        .chain(["prlimit", &pid, "--nproc=1:1"])
+        .map(Into::into)
+        .collect();
+    assert!(meshlock::plain(&limit).status().expect("prlimit").success());
+    holder.signal(Signal::SIGKILL);
+    holder.finish().stdout("held\n").signaled(Signal::SIGKILL);
+    etcd.assert_clean(&name);
+}
+
+#[test]
+fn without_proc_nothing_is_run() {
+    let run = Meshlock::run(Etcd::shared(), unique("procless")).command(["echo", "ran"]);
+    let hidden = ["unshare", "--user", "--map-root-user", "--mount"];
+    let shell = ["sh", "-c", r#"mount -t tmpfs none /proc && exec "$@""#, "sh"];
+    let words =
+        |rest: Vec<std::ffi::OsString>| -> Vec<_> { hidden.iter().chain(&shell).map(Into::into).chain(rest).collect() };
+    let probe = meshlock::plain(&words(vec!["true".into()])).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let output = meshlock::plain(&words(run.words())).output().expect("unshare");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(78), &b""[..]));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/proc"));
+}

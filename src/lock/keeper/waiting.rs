@@ -5,6 +5,7 @@ use super::state::{Phase, Then};
 use super::{Action, Request, Step, Watched};
 use crate::link::{FromKeeper, Hold};
 use crate::lock::queue::{Granted, Stale, View};
+use crate::lock::record::Ask;
 use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind};
 use crate::rules::{Rules, handover_delay};
@@ -90,7 +91,7 @@ impl Step<'_> {
     }
 
     fn read_ask(&mut self, view: &View) {
-        if let Some(ask) = view.ask.as_deref().and_then(|value| serde_json::from_slice(value).ok()) {
+        if let Some(ask) = view.ask.as_deref().and_then(Ask::parse) {
             self.asked(&ask);
         }
     }
