@@ -247,10 +247,10 @@ impl Step<'_> {
         self.state.outage = Some(why);
     }
 
-    /// etcd answers (again).
+    /// etcd answers (again). That it did not before the first contact was not told either.
     fn reached(&mut self) {
-        self.state.contacted = true;
-        if self.state.outage.take().is_some() && self.state.waits() {
+        let again = std::mem::replace(&mut self.state.contacted, true);
+        if self.state.outage.take().is_some() && again && self.state.waits() {
             self.tell(FromKeeper::Progress("etcd answers again".into()));
         }
     }
