@@ -343,7 +343,8 @@ impl<'a> Loop<'a> {
             return None;
         }
         command.ended = true;
-        waitpid(command.pid, None).ok();
+        // On its way out; waited for when it is there, since somebody may have stopped it just now.
+        kill(command.pid, Signal::SIGKILL).ok();
         let errno = Errno::from_raw(i32::from_ne_bytes(bytes));
         // execve(2) says the same of a missing file and of a missing interpreter in its first line.
         let there = |file: &CString| nix::unistd::access(file.as_c_str(), AccessFlags::F_OK).is_ok();

@@ -416,3 +416,22 @@ fn a_wait_for_a_crashed_holders_tree_hears_of_a_freeze() {
     })));
     assert!(keeper.on(Event::WatchReady).contains(&Action::Send(Request::Read)));
 }
+
+#[test]
+fn an_end_of_an_outage_is_told_only_where_its_begin_was() {
+    let mut keeper = Keeper::new(None);
+    let said = |actions: &[Action]| {
+        let told = |action: &&Action| matches!(action, Action::Tell(FromKeeper::Progress(_)));
+        actions.iter().filter(told).count()
+    };
+    let silent = keeper.on(Event::Fault(silence()));
+    keeper.after(250);
+    let contact = keeper.granted();
+    assert_eq!((said(&silent), said(&contact)), (0, 0));
+    let silent = keeper.on(Event::Fault(silence()));
+    keeper.after(250);
+    let again = keeper.on(Event::Answer(Answer::View(behind())));
+    assert_eq!(said(&silent), 1);
+    // And for whom we wait.
+    assert_eq!(said(&again), 2);
+}

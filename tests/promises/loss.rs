@@ -112,10 +112,6 @@ fn a_persons_break_stops_the_command_and_lets_go() {
         let entry = etcd.wait_for_queue(&name, 1).remove(0);
         let ask = format!("meshlock/ask/{name}/{}", lease_of(&entry));
         let token = etcd.created(&entry);
-        etcd.put(
-            &ask,
-            &format!(r#"{{"format":2,"kind":"{kind}","token":{token},"by":"later"}}"#),
-        );
         // However much somebody writes, it is a stop and one line.
         let reason = "stuck ".repeat(15_000);
         etcd.put(

@@ -441,7 +441,7 @@ fn a_guardian_without_a_free_descriptor_kills_its_tree_all_the_same() {
     observer.wait_for_processes(2);
     let keeper = holder.keeper();
     let open = proc::descriptors(holder.pid());
-    let free = (0..1024).find(|fd| open.iter().all(|(taken, _)| taken != fd));
+    let free = (0..1000).find(|fd| open.iter().all(|(taken, _)| taken != fd));
     let limit = format!("--nofile={0}:{0}", free.expect("a number"));
     let pid = format!("--pid={}", holder.pid());
     let limited = std::process::Command::new("prlimit").args([pid, limit]).status();

@@ -241,9 +241,10 @@ impl Step<'_> {
         }
     }
 
-    /// etcd does not answer, which a waiter sits out.
+    /// etcd does not answer, which a waiter sits out; who does not wait hears the end of it soon enough.
     fn away(&mut self, why: String) {
-        if self.state.waits() && self.state.contacted && self.state.outage.is_none() {
+        let waits = self.state.waits() && self.policy.wait != Some(Duration::ZERO);
+        if waits && self.state.contacted && self.state.outage.is_none() {
             self.tell(FromKeeper::Progress(format!(
                 "etcd does not answer ({why}): trying again"
             )));
@@ -251,10 +252,11 @@ impl Step<'_> {
         self.state.outage = Some(why);
     }
 
-    /// etcd answers (again).
+    /// etcd answers (again). That it did not before the first contact was not told either.
     fn reached(&mut self) {
-        self.state.contacted = true;
-        if self.state.outage.take().is_some() && self.state.waits() {
+        let again = std::mem::replace(&mut self.state.contacted, true);
+        let waits = self.state.waits() && self.policy.wait != Some(Duration::ZERO);
+        if self.state.outage.take().is_some() && again && waits {
             self.tell(FromKeeper::Progress("etcd answers again".into()));
         }
     }
