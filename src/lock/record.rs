@@ -1,7 +1,7 @@
 //! The JSON records kept in etcd, format 1: final, so that later versions can be mixed with this one.
 //! Unknown fields are passed over, unknown formats treated as foreign. Knows nothing of where they lie.
 
-use super::view::printable;
+use super::view::shown;
 use crate::link::Ended;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -104,9 +104,9 @@ impl Ask {
     pub fn parse(value: &[u8]) -> Option<Self> {
         let ask = serde_json::from_slice::<Self>(value).ok()?;
         Some(Self {
-            kind: printable(&ask.kind),
-            by: printable(&ask.by),
-            reason: printable(&ask.reason),
+            kind: shown(&ask.kind),
+            by: shown(&ask.by),
+            reason: shown(&ask.reason),
             ..ask
         })
     }

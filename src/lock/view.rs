@@ -108,7 +108,7 @@ fn who(holder: &Holder, handed_over: Option<String>) -> String {
     let part =
         |before: &str, text: &Option<String>| text.as_ref().map_or(String::new(), |text| format!("{before}{text}"));
     let (owner, reason) = (part(", owner ", &purpose.owner), part(": ", &purpose.reason));
-    printable(&format!("{user}@{host} (pid {pid}) since {since}{owner}{reason}"))
+    shown(&format!("{user}@{host} (pid {pid}) since {since}{owner}{reason}"))
 }
 
 pub(super) fn frozen(item: &Item) -> String {
@@ -126,7 +126,7 @@ pub(super) fn frozen(item: &Item) -> String {
     } else {
         format!(": {}", freeze.reason)
     };
-    printable(&format!(" by {by}{reason}"))
+    shown(&format!(" by {by}{reason}"))
 }
 
 pub(super) fn stale(item: &Item) -> Stale {
@@ -143,17 +143,10 @@ pub(super) fn stale(item: &Item) -> Stale {
     }
 }
 
-/// More of another's text is cut off: a message to the guardian is 64 KiB at most, and a line one screen.
+/// More of another's text is cut off: a message to the guardian has its limit, and a line one screen.
 const SHOWN: usize = 1000;
 
-/// Written by others, shown on a terminal.
-pub(super) fn printable(text: &str) -> String {
-    text.chars()
-        .take(SHOWN)
-        .flat_map(|letter| {
-            let escaped = letter.is_control().then(|| letter.escape_default());
-            let plain = escaped.is_none().then_some(letter);
-            escaped.into_iter().flatten().chain(plain)
-        })
-        .collect()
+/// Of what others wrote, as much as is shown; made safe for a terminal where it is shown.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
 }
