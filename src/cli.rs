@@ -146,7 +146,8 @@ pub struct Holding {
     /// What becomes of processes that the command leaves running [default: leave]
     ///
     /// leave: the lock goes when the command itself ends, whatever it left in the background. wait: the lock is
-    /// kept until the last of them has ended. kill: they are killed, then the lock goes.
+    /// kept until the last of them has ended, or HUP, INT, QUIT or TERM has them killed. kill: they are killed,
+    /// then the lock goes.
     #[arg(
         long,
         value_name = "leave|wait|kill",
