@@ -4,7 +4,7 @@
 use super::alarm::{Alarm, time_spec};
 use super::guardian::{self, Action, Event, Policy, Reading, State};
 use super::link::{Incoming, Link, Shared};
-use super::signals::{self, Signals};
+use super::signals::{self, Caught, Signals};
 use super::sys::{self, Exec, Inherited};
 use super::tree::{self, Process};
 use crate::link::{Ended, FromGuardian, FromKeeper, Hold};
@@ -223,10 +223,7 @@ impl<'a> Loop<'a> {
             if caught.signal == Signal::SIGCHLD {
                 children_changed = true;
             } else {
-                events.push(Event::Signal {
-                    signal: caught.signal,
-                    from_kernel: caught.from_kernel,
-                });
+                events.push(signal_event(caught));
             }
         }
         events.extend(self.exec_result());
@@ -292,6 +289,9 @@ impl<'a> Loop<'a> {
                 self.set_timers();
                 signals::stop_self(signal);
                 self.stopped = true;
+                // Before all that was drained together with the stop, or came while we were stopped: each of it
+                // would send us back into a stop that is over.
+                return signals::continued().map(signal_event);
             }
             Action::Progress(line) => (self.task.say)(Level::Progress, &line),
             Action::Notice(line) => (self.task.say)(Level::Notice, &line),
@@ -551,5 +551,12 @@ impl<'a> Loop<'a> {
             while self.task.signals.next().is_some() {}
             self.reap();
         }
+    }
+}
+
+const fn signal_event(caught: Caught) -> Event {
+    Event::Signal {
+        signal: caught.signal,
+        from_kernel: caught.from_kernel,
     }
 }

@@ -76,11 +76,16 @@ impl Signals {
                 Ok(None) | Err(_) => break,
             }
         }
-        sys::was_continued().then_some(Caught {
-            signal: Signal::SIGCONT,
-            from_kernel: false,
-        })
+        continued()
     }
+}
+
+/// SIGCONT, if somebody has continued us since it was last told.
+pub fn continued() -> Option<Caught> {
+    sys::was_continued().then_some(Caught {
+        signal: Signal::SIGCONT,
+        from_kernel: false,
+    })
 }
 
 impl AsFd for Signals {

@@ -135,6 +135,28 @@ fn ctrl_z_stops_and_fg_goes_on() {
 }
 
 #[test]
+fn one_fg_is_enough_for_a_waiter_that_missed_an_offer() {
+    let etcd = Etcd::shared();
+    let name = unique("tty");
+    let mut holder = Meshlock::run(etcd, &name)
+        .stdin(std::process::Stdio::piped())
+        .sh("echo held; read -r _; exit 0")
+        .start();
+    holder.wait_for_stdout("held");
+    let mut terminal = Terminal::open("bash");
+    terminal.line(&call(&name, &["echo", "at last"]));
+    terminal.expect("held by");
+    terminal.keys(CTRL_Z);
+    terminal.expect("Stopped");
+    terminal.expect_prompt();
+    holder.finish().stdout("held\n").success();
+    eventually("the offer is taken back", || so(etcd.queue(&name).is_empty()));
+    let after = terminal.run("fg");
+    assert!(after.contains("at last"), "{after}");
+    etcd.assert_clean(&name);
+}
+
+#[test]
 fn a_job_that_is_stopped_for_longer_than_the_ttl_keeps_the_lock() {
     let etcd = Etcd::shared();
     let name = unique("tty");
