@@ -13,6 +13,7 @@ use crate::supervise::alarm::Alarm;
 use crate::supervise::last_duty::Quarry;
 use crate::supervise::link::{Incoming, Link, Shared};
 use crate::supervise::sys;
+use crate::supervise::tree::Process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::{BTreeSet, VecDeque};
@@ -25,6 +26,8 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 /// What the keeper is given over the fork.
 pub struct Task {
     pub guardian: Pid,
+    /// The guardian's children that are no part of the tree.
+    pub strangers: BTreeSet<Process>,
     pub link: Link,
     pub shared: Shared,
     pub policy: Policy,
@@ -135,6 +138,7 @@ impl Loop {
             lease: 0,
             quarry: Quarry {
                 guardian: task.guardian.as_raw(),
+                strangers: task.strangers,
                 leader: None,
                 noted: BTreeSet::new(),
                 mark: String::new(),

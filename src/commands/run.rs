@@ -17,7 +17,7 @@ use crate::supervise::last_duty::MARK;
 use crate::supervise::link::{Link, Shared};
 use crate::supervise::signals::Signals;
 use crate::supervise::sys::{self, Exec};
-use crate::supervise::tree;
+use crate::supervise::tree::{self, Process};
 use nix::errno::Errno;
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
@@ -88,7 +88,7 @@ fn split(settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) 
     // Before any thread exists; the keeper starts its runtime on its own side.
     let Some(keeper) = sys::fork()? else {
         drop(link);
-        keep(settings, rules, began, me, keepers_link, shared);
+        keep(settings, rules, began, me, &strangers, keepers_link, shared);
     };
     drop(keepers_link);
     sys::catch_continue(keeper);
@@ -122,7 +122,15 @@ fn split(settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) 
     Ok(ran)
 }
 
-fn keep(settings: Run, rules: Rules, began: Moment, guardian: Pid, link: Link, shared: Shared) -> ! {
+fn keep(
+    settings: Run,
+    rules: Rules,
+    began: Moment,
+    guardian: Pid,
+    strangers: &BTreeSet<i32>,
+    link: Link,
+    shared: Shared,
+) -> ! {
     let Run {
         connection,
         place,
@@ -152,6 +160,7 @@ fn keep(settings: Run, rules: Rules, began: Moment, guardian: Pid, link: Link, s
     let queues_holder = holder.clone();
     keep::keep(keep::Task {
         guardian,
+        strangers: strangers.iter().filter_map(|pid| Process::living(*pid).ok()?).collect(),
         link,
         shared,
         policy,

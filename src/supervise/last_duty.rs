@@ -16,6 +16,8 @@ pub const MARK: &str = "MESHLOCK_HELD_LEASES";
 #[derive(Clone, Debug)]
 pub struct Quarry {
     pub guardian: i32,
+    /// Children that the guardian had before it became one (`exec meshlock` in a script): no part of the tree.
+    pub strangers: BTreeSet<Process>,
     /// The command, where it leads a process group of its own.
     pub leader: Option<Leader>,
     /// Descendants of the guardian as last noted.
@@ -54,7 +56,9 @@ impl Quarry {
     /// have been orphaned since.
     pub fn note(&mut self) {
         self.noted.retain(|process| !process.is_dead());
-        tree::descendants(self.guardian, &spared(), &mut self.noted).ok();
+        if let Some(guardian) = self.living_guardian() {
+            tree::descendants(guardian, &self.spared(), &mut self.noted).ok();
+        }
     }
 
     /// Kills until nothing is found any more; false if something outlived `patience`, or could not be told
@@ -79,14 +83,15 @@ impl Quarry {
 
     /// All that is alive of the hold, and whether it is all.
     fn find(&self) -> (BTreeSet<Process>, io::Result<()>) {
-        let spared = spared();
+        let spared = self.spared();
+        let guardian = self.living_guardian();
         let mut found: BTreeSet<Process> = self
             .noted
             .iter()
             .copied()
             .filter(|process| !process.is_dead())
             .collect();
-        let mut all = tree::descendants(self.guardian, &spared, &mut found);
+        let mut all = guardian.map_or(Ok(()), |guardian| tree::descendants(guardian, &spared, &mut found));
         if let Some(group) = self.leader.and_then(Leader::group) {
             // The whole group at one blow first, so that it cannot outrun the search by forking.
             let of_group = |pid: i32| tree::group(pid) == Some(group);
@@ -103,8 +108,22 @@ impl Quarry {
         }
         // Last, since it is the slowest and only finds what escaped all else.
         all = all.and(add_living(|pid| !spared.contains(&pid) && self.marks(pid), &mut found));
-        found.retain(|process| process.pid != self.guardian);
+        found.retain(|process| Some(process.pid) != guardian);
         (found, all)
+    }
+
+    /// Its number, as long as that means it: we are its child until it ends.
+    fn living_guardian(&self) -> Option<i32> {
+        (Pid::parent().as_raw() == self.guardian).then_some(self.guardian)
+    }
+
+    /// Ourselves, and those who are not of the tree, unless their numbers have come to mean others.
+    fn spared(&self) -> BTreeSet<i32> {
+        let strangers = self.strangers.iter().filter(|stranger| !stranger.is_dead());
+        strangers
+            .map(|stranger| stranger.pid)
+            .chain([Pid::this().as_raw()])
+            .collect()
     }
 
     fn marks(&self, pid: i32) -> bool {
@@ -122,11 +141,6 @@ fn add_living(meant: impl Fn(i32) -> bool, found: &mut BTreeSet<Process>) -> io:
         }
     }
     outcome
-}
-
-/// Ourselves.
-fn spared() -> BTreeSet<i32> {
-    BTreeSet::from([Pid::this().as_raw()])
 }
 
 /// Whether an environment, as /proc shows it, has `mark` in its list of leases.
@@ -150,5 +164,32 @@ mod tests {
         assert!(carries(environment, "b2"));
         assert!(!carries(environment, "b"));
         assert!(!carries(b"X_MESHLOCK_HELD_LEASES=a1\0", "a1"));
+    }
+
+    #[test]
+    fn a_number_that_is_no_longer_the_guardians_leads_nowhere() {
+        let mut somebody = std::process::Command::new("sh")
+            .args(["-c", "sleep 60 & echo; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut up = [0];
+        let output = somebody.stdout.as_mut().expect("a pipe");
+        io::Read::read_exact(output, &mut up).expect("it has a child");
+        let pid = somebody.id().cast_signed();
+        let mut quarry = Quarry {
+            guardian: pid,
+            strangers: BTreeSet::new(),
+            leader: None,
+            noted: BTreeSet::new(),
+            mark: "0".into(),
+        };
+        quarry.note();
+        let (found, all) = quarry.find();
+        for child in tree::children(pid).expect("/proc") {
+            Process::living(child).expect("/proc").map(Process::kill);
+        }
+        somebody.wait().expect("it ends");
+        assert!(quarry.noted.is_empty() && found.is_empty() && all.is_ok());
     }
 }

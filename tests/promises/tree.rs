@@ -52,6 +52,29 @@ fn a_killed_guardian_takes_its_tree_with_it() {
 }
 
 #[test]
+fn what_a_script_had_running_before_it_became_meshlock_outlives_a_killed_guardian() {
+    let etcd = Etcd::shared();
+    let name = unique("stranger");
+    let mut guardian = Meshlock::run(etcd, &name)
+        .by(["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!; exec \"$@\"", "sh"])
+        .sh("echo $$; exec sleep 600")
+        .start();
+    guardian.wait_for_stdout("\n");
+    eventually("the command runs", || so(guardian.stdout().lines().count() == 2));
+    let pids = guardian.stdout();
+    let mut pids = pids.lines().map(|pid| pid.parse::<i32>().expect("a pid"));
+    let (stranger, command) = (pids.next().expect("a line"), pids.next().expect("a line"));
+    guardian.signal(Signal::SIGKILL);
+    eventually("the command is dead and the lock let go", || {
+        so(!proc::alive(command) && etcd.queue(&name).is_empty())
+    });
+    assert!(proc::alive(stranger));
+    proc::signal(stranger, Signal::SIGKILL);
+    guardian.finish().any_stdout().signaled(Signal::SIGKILL);
+    etcd.assert_clean(&name);
+}
+
+#[test]
 fn a_killed_keeper_is_noticed_by_the_deadline() {
     let (holder, name) = followed(|holder| proc::signal(holder.keeper(), Signal::SIGKILL));
     let said = holder.finish().any_stderr().status(79);
