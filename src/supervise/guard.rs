@@ -342,9 +342,11 @@ impl<'a> Loop<'a> {
             self.fill_reserve();
             return None;
         }
-        command.ended = true;
-        // On its way out; waited for when it is there, since somebody may have stopped it just now.
-        kill(command.pid, Signal::SIGKILL).ok();
+        if !command.ended {
+            command.ended = true;
+            // On its way out; waited for when it is there, since somebody may have stopped it just now.
+            kill(command.pid, Signal::SIGKILL).ok();
+        }
         let errno = Errno::from_raw(i32::from_ne_bytes(bytes));
         // execve(2) says the same of a missing file and of a missing interpreter in its first line.
         let there = |file: &CString| nix::unistd::access(file.as_c_str(), AccessFlags::F_OK).is_ok();
@@ -376,6 +378,8 @@ impl<'a> Loop<'a> {
             } else {
                 CommandEnd::Exited(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX))
             };
+            // Its number may come to mean a process of the tree.
+            self.task.strangers.remove(&pid.as_raw());
             if pid == self.task.keeper {
                 self.keeper_reaped = true;
             } else if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {
@@ -409,7 +413,7 @@ impl<'a> Loop<'a> {
     /// Whom the tree must not be taken to include.
     fn not_of_the_tree(&self) -> BTreeSet<i32> {
         let mut others = self.task.strangers.clone();
-        others.insert(self.task.keeper.as_raw());
+        others.extend((!self.keeper_reaped).then_some(self.task.keeper.as_raw()));
         others
     }
 
