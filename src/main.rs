@@ -15,8 +15,8 @@ use meshlock::{cli, commands, outcome, report};
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() {
-    // A panic must not unwind past a running command. It aborts after this hook, and the command dies with
-    // us (the death signal, and the keeper's last duty).
+    // A panic must not unwind past a running command. It ends here, and the command dies with us (the death
+    // signal, and the keeper's last duty).
     std::panic::set_hook(Box::new(|panic| {
         report::Reporter::new(Verbosity::Normal).notice(&format!("internal error: {panic}; please report this"));
         sys::exit_now(INTERNAL);

@@ -52,11 +52,6 @@ impl Queue {
         &self.0.place
     }
 
-    /// Whether etcd has ever answered: `--dial-timeout` bounds the time until then.
-    pub fn contacted(&self) -> bool {
-        self.0.store.contacted()
-    }
-
     /// The queue as it stands, without an entry of ours and without writing.
     pub async fn look(&self) -> Result<View, Fault> {
         let answer = self.0.store.txn(read_only(self.reads(None, None))).await?;

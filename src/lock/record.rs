@@ -4,7 +4,6 @@
 use super::view::shown;
 use crate::link::Ended;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
 /// The only format written.
 pub const FORMAT: u32 = 1;
@@ -109,11 +108,5 @@ impl Ask {
             reason: shown(&ask.reason),
             ..ask
         })
-    }
-}
-
-impl Open {
-    pub fn ttl(&self) -> Duration {
-        Duration::from_millis(self.ttl_ms)
     }
 }

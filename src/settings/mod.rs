@@ -43,7 +43,7 @@ pub struct Run {
     pub report: Option<Target>,
     /// How many run records are kept in etcd.
     pub keep: u32,
-    /// Who we are, for the queue entry; its times and token are filled in later.
+    /// Who we are, for the records in etcd.
     pub holder: Holder,
     /// Never empty.
     pub command: Vec<OsString>,

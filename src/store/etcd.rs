@@ -68,11 +68,6 @@ impl Etcd {
         }))
     }
 
-    /// Whether any member has ever answered: `--dial-timeout` bounds the time until then.
-    pub fn contacted(&self) -> bool {
-        self.pool().cluster.is_some()
-    }
-
     /// One transaction, at each endpoint in turn until one answers.
     pub async fn txn(&self, txn: Txn) -> Result<Answer, Fault> {
         let txn = wire::txn(txn);
@@ -162,9 +157,8 @@ impl Etcd {
         .await
     }
 
-    /// Watches the keys from now on and tells the changes, [`Change::Ready`] first; ends with why the watch
-    /// broke. Never from a past revision: if anything was written since, etcd puts such a watch among those
-    /// that it serves only each 100 ms.
+    /// Watches the keys from the revision given, else from now on, and tells the changes, [`Change::Ready`]
+    /// first; ends with why the watch broke.
     pub async fn watch(&self, keys: &[String], from: Option<i64>, changes: &UnboundedSender<Change>) -> Fault {
         let at = self.pool().current;
         let open = |client| open_watch(client, keys.to_owned(), from);

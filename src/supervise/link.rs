@@ -69,14 +69,6 @@ impl Link {
             }
         }
     }
-
-    pub fn into_socket(self) -> OwnedFd {
-        self.socket
-    }
-
-    pub const fn from_socket(socket: OwnedFd) -> Self {
-        Self { socket }
-    }
 }
 
 impl AsFd for Link {
