@@ -358,6 +358,7 @@ impl Queue {
         let own = lease.map(|lease| place.open(lease));
         Ok(View {
             cluster: answer.cluster,
+            revision: answer.revision,
             mine,
             ahead,
             stale: opens

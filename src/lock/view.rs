@@ -12,6 +12,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     pub cluster: u64,
+    /// etcd's, at which all of it was so.
+    pub revision: i64,
     /// The create revision of our own entry; `None` where it is not there (any more).
     pub mine: Option<i64>,
     /// Who is before us (or, without an entry of ours, there at all).

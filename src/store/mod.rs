@@ -156,6 +156,8 @@ pub struct Answer {
     /// Whether `then` was done.
     pub succeeded: bool,
     pub cluster: u64,
+    /// At which it was given.
+    pub revision: i64,
     /// The raft term in which the answering member knew itself.
     pub term: u64,
     /// One for each [`Op::Read`] that was done, in order.

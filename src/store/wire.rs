@@ -22,6 +22,7 @@ pub(super) async fn commit(mut client: Client, txn: etcd_client::Txn) -> Answere
     let answer = Answer {
         succeeded: response.succeeded(),
         cluster: header.map_or(0, ResponseHeader::cluster_id),
+        revision: header.map_or(0, ResponseHeader::revision),
         term: header.map_or(0, ResponseHeader::raft_term),
         reads: reads.collect(),
     };

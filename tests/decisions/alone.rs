@@ -130,6 +130,7 @@ fn view() -> impl Strategy<Value = View> {
     )
         .prop_map(|(mine, ahead, stale, frozen)| View {
             cluster: 1,
+            revision: 7,
             mine,
             stale: if ahead.is_some() {
                 Vec::new()

@@ -129,6 +129,7 @@ impl Etcd {
         };
         View {
             cluster: 1,
+            revision: self.revision,
             mine,
             ahead,
             stale,

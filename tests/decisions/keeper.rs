@@ -96,6 +96,7 @@ impl Keeper {
 fn alone() -> View {
     View {
         cluster: 1,
+        revision: TOKEN,
         mine: Some(TOKEN),
         ahead: None,
         stale: Vec::new(),
@@ -415,6 +416,23 @@ fn a_wait_for_a_crashed_holders_tree_hears_of_a_freeze() {
         from: None
     })));
     assert!(keeper.on(Event::WatchReady).contains(&Action::Send(Request::Read)));
+}
+
+#[test]
+fn a_hold_is_watched_from_the_last_look_at_the_queue_on() {
+    let mut keeper = Keeper::new(None);
+    keeper.granted();
+    keeper.on(Event::Answer(Answer::View(behind())));
+    keeper.on(Event::WatchReady);
+    // Much was written while we waited: etcd would have to read it all for a watch from our entry on.
+    let revision = TOKEN + 1_000_000;
+    keeper.on(Event::Answer(Answer::View(View { revision, ..alone() })));
+    keeper.hears(FromGuardian::Claimed);
+    assert!(keeper.after(100).contains(&Action::Watch(Watched {
+        predecessor: None,
+        freeze: false,
+        from: Some(revision + 1),
+    })));
 }
 
 #[test]

@@ -62,6 +62,8 @@ pub struct State {
     pub(super) lease: i64,
     pub(super) fresh_lease: bool,
     pub(super) cluster: u64,
+    /// The revision of the last look at the queue.
+    pub(super) seen_at: i64,
     pub(super) key: String,
     pub(super) oldest_kept: Option<String>,
     pub(super) deadline: Moment,
@@ -111,6 +113,7 @@ impl State {
             lease: 0,
             fresh_lease: true,
             cluster: 0,
+            seen_at: 0,
             key: String::new(),
             oldest_kept: None,
             deadline: Moment::NEVER_BEGUN,

@@ -53,6 +53,7 @@ impl Step<'_> {
             return;
         }
         self.state.cluster = view.cluster;
+        self.state.seen_at = view.revision;
         self.state.next_poll = self.now + Duration::from_secs(10).min(self.state.rules.ttl);
         let Some(token) = view.mine else {
             // The lock was not taken, unlike a place that is gone.
@@ -259,12 +260,13 @@ impl Step<'_> {
     pub(super) fn claimed(&mut self) {
         if matches!(self.state.phase, Phase::Offered { .. }) {
             self.state.phase = Phase::Held;
-            // From our entry on, so nothing that is done to it before the watch stands is missed; and not at
-            // once, since most commands that end so soon need no watch, and all need the processor now.
+            // From our last look on, so nothing that is done to our entry before the watch stands is missed; not
+            // from the entry itself, since etcd reads all that was written to any key since; and not at once,
+            // since most commands that end so soon need no watch, and all need the processor now.
             self.state.watched = Some(Watched {
                 predecessor: None,
                 freeze: false,
-                from: self.state.token.map(|token| token + 1),
+                from: Some(self.state.seen_at + 1),
             });
             self.state.watch_at = Some(self.now + WATCH_AFTER);
             if let Some(why) = self.state.why_lost.take() {

@@ -84,7 +84,7 @@ impl World {
                         ready_said: false,
                         predecessor,
                         freeze,
-                        from_entry: from.is_some(),
+                        with_past: from.is_some(),
                         lease: self.lease,
                         broken: false,
                     });

@@ -125,8 +125,8 @@ struct Watch {
     ready_said: bool,
     predecessor: Option<String>,
     freeze: bool,
-    /// From the entry on: what happened to it before the watch stood is told as well.
-    from_entry: bool,
+    /// From a revision on: what happened to the entry before the watch stood is told as well.
+    with_past: bool,
     lease: i64,
     broken: bool,
 }

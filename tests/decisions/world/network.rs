@@ -168,7 +168,7 @@ impl World {
         if !watch.ready_said {
             watch.ready_said = true;
             events.push(keeper::Event::WatchReady);
-            if watch.from_entry && self.etcd.entry(watch.lease).is_none() && !departed.contains(&watch.lease) {
+            if watch.with_past && self.etcd.entry(watch.lease).is_none() && !departed.contains(&watch.lease) {
                 events.push(keeper::Event::EntryDeleted);
             }
         }
