@@ -6,7 +6,7 @@ use crate::lock::keeper::{self, Action, Answer, Event, Policy, Request, State, W
 use crate::lock::queue::{Change, Queue};
 use crate::lock::record::{Ask, Holder, Run};
 use crate::moment::Moment;
-use crate::outcome::{Failure, FailureKind};
+use crate::outcome::{Failure, FailureKind, INTERNAL};
 use crate::rules::{Asked, Rules};
 use crate::store::Fault;
 use crate::supervise::alarm::Alarm;
@@ -353,8 +353,12 @@ impl Loop {
             spawn_local(async move { queue.revoke(old).await });
         }
         let mut bytes = [0; 8];
-        // The kernel's generator does not fail once the machine is up; zero would leave the choice to etcd.
-        getrandom::fill(&mut bytes).ok();
+        // Others without chance would draw the same and take our lease and our entry for theirs: then rather none.
+        // Nothing is held here, and the guardian hears of our end by the link.
+        if getrandom::fill(&mut bytes).is_err() {
+            sys::exit_now(INTERNAL);
+        }
+        // Zero would leave the choice to etcd.
         self.lease = (i64::from_ne_bytes(bytes) & i64::MAX).max(1);
         self.state.set_lease(self.lease, self.queue.place().entry(self.lease));
         self.quarry.mark = format!("{:x}", self.lease);
