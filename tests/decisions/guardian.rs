@@ -201,3 +201,15 @@ fn a_silent_keeper_holds_up_the_end_no_longer_than_the_release_timeout() {
     assert!(guardian.after(1).contains(&Action::Finish));
     assert_eq!(guardian.outcome(), Outcome::Command(CommandEnd::Exited(0)));
 }
+
+#[test]
+fn a_lock_let_go_by_the_last_duty_is_lost_even_if_a_renewal_came_through_meanwhile() {
+    let mut guardian = Guardian::running(Stragglers::Leave);
+    guardian.sleeps(3500);
+    guardian.reading.deadline = guardian.reading.now + Duration::from_secs(2);
+    let actions = guardian.hears(FromKeeper::Left { problem: None });
+    assert!(actions.contains(&Action::Kill), "what the duty did not find may live");
+    guardian.on(Event::CommandEnded(CommandEnd::Signaled(9)));
+    let actions = guardian.on(Event::TreeDead);
+    assert!(actions.contains(&Action::Finish) && guardian.lost());
+}

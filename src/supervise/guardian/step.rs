@@ -93,6 +93,15 @@ impl Step<'_> {
                     // Said when the run ends, whatever else there is to say.
                     self.state.problem = problem
                         .map(|problem| format!("the lock \"{}\" could not be released: {problem}", self.policy.name));
+                    // Unasked it is let go only by the last duty: the command did not end by itself, and what was
+                    // not found there has no lock any more.
+                    if matches!(
+                        self.state.phase,
+                        Phase::Running { .. } | Phase::Stopping { .. } | Phase::Straggling
+                    ) {
+                        self.raise_cause(Cause::Outage);
+                        self.kill();
+                    }
                 }
             }
         }
