@@ -287,7 +287,9 @@ impl<'a> Loop<'a> {
             }
             Action::StopSelf(signal) => {
                 self.set_timers();
-                signals::stop_self(signal);
+                if !signals::stop_self(signal) {
+                    return Some(Event::StopRefused);
+                }
                 self.stopped = true;
                 // Before all that was drained together with the stop, or came while we were stopped: each of it
                 // would send us back into a stop that is over.

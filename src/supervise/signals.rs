@@ -95,11 +95,14 @@ impl AsFd for Signals {
 }
 
 /// Stops this process by `signal`'s default action, so that the shell sees what it expects; returns when
-/// continued. In an orphaned group the kernel ignores the stop, as it would without us.
-pub fn stop_self(signal: Signal) {
+/// continued. False if the kernel did not stop us, as it would not without us either: our group is orphaned (nobody
+/// in its session could continue it), or we are PID 1.
+pub fn stop_self(signal: Signal) -> bool {
+    sys::was_woken();
     let mut alone = SigSet::empty();
     alone.add(signal);
     raise(signal).ok();
     sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&alone), None).ok();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&alone), None).ok();
+    sys::was_woken()
 }

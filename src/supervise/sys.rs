@@ -104,6 +104,8 @@ fn disposition(signal: i32, handler: libc::sighandler_t) {
     unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
 }
 
+/// SIGCONT by anyone has come since last asked.
+static WOKEN: AtomicBool = AtomicBool::new(false);
 /// SIGCONT by anyone but our own timer and our keeper has come since last asked.
 static CONTINUED: AtomicBool = AtomicBool::new(false);
 /// Whose SIGCONT only wakes us.
@@ -112,6 +114,7 @@ static KEEPER: AtomicI32 = AtomicI32::new(0);
 extern "C" fn on_continue(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo.
     let info = unsafe { &*info };
+    WOKEN.store(true, Ordering::Relaxed);
     if info.si_code == libc::SI_TIMER {
         return;
     }
@@ -130,13 +133,18 @@ pub fn catch_continue(keeper: Pid) {
     action.sa_sigaction = on_continue as *const () as libc::sighandler_t;
     // Without SA_RESTART: the wake-up is what it is for.
     action.sa_flags = libc::SA_SIGINFO;
-    // SAFETY: the handler touches nothing but two atomics, so it is async-signal-safe.
+    // SAFETY: the handler touches nothing but atomics, so it is async-signal-safe.
     unsafe { libc::sigaction(libc::SIGCONT, &raw const action, ptr::null_mut()) };
 }
 
 /// Whether somebody continued us since the last call.
 pub fn was_continued() -> bool {
     CONTINUED.swap(false, Ordering::Relaxed)
+}
+
+/// Whether any SIGCONT at all has come since the last call: no stop ends without one.
+pub fn was_woken() -> bool {
+    WOKEN.swap(false, Ordering::Relaxed)
 }
 
 /// Dies of `signal` by its default action, without a core dump of ours.

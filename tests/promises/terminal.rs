@@ -157,6 +157,33 @@ fn one_fg_is_enough_for_a_waiter_that_missed_an_offer() {
 }
 
 #[test]
+fn ctrl_z_where_the_kernel_stops_nobody_costs_nothing() {
+    // Nobody in the session could continue us, as under `ssh -t HOST meshlock run …` and `docker run -it`.
+    let etcd = Etcd::shared();
+    let name = unique("tty");
+    let mut terminal = Terminal::open("bash");
+    let command = call(&name, &["sh", "-c", "echo up; read -r a; echo got $a"]);
+    terminal.line(&format!("echo pid $$; exec {command}"));
+    terminal.expect("pid ");
+    let pid = terminal.expect("\n");
+    terminal.expect("up");
+    let used = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        // User and system time, in ticks of 10 ms.
+        let fields = stat.split(' ').skip(13).take(2);
+        fields.map(|ticks| ticks.parse::<u64>().expect("a number")).sum::<u64>()
+    };
+    terminal.keys(CTRL_Z);
+    let before = used();
+    pass(Duration::from_secs(2));
+    assert!(used() - before < 50, "{before} and then {} ticks", used());
+    terminal.line("it");
+    terminal.expect("got it");
+    eventually("it is over", || so(etcd.queue(&name).is_empty()));
+    etcd.assert_clean(&name);
+}
+
+#[test]
 fn a_job_that_is_stopped_for_longer_than_the_ttl_keeps_the_lock() {
     let etcd = Etcd::shared();
     let name = unique("tty");

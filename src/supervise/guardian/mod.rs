@@ -54,6 +54,8 @@ pub enum Event {
         why: String,
     },
     CommandEnded(CommandEnd),
+    /// The kernel did not carry out [`Action::StopSelf`], and would not the next time.
+    StopRefused,
     /// A look at the tree found nothing alive.
     TreeDead,
     /// Nothing but time passed.

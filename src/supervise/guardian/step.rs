@@ -36,6 +36,7 @@ impl Step<'_> {
                 self.release();
             }
             Event::CommandEnded(end) => self.command_ended(end),
+            Event::StopRefused => self.state.stopped_by = None,
             Event::TreeDead => match self.state.phase {
                 Phase::Killing => self.release(),
                 Phase::Straggling => {
