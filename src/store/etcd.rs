@@ -285,6 +285,9 @@ impl Etcd {
             Ok(Err(error)) => {
                 let mut fault = fault::classify(endpoint, &error);
                 let broke = fault::connection_broke(&error);
+                if broke {
+                    fault = self.refuted(at, fault);
+                }
                 if matches!(fault, Fault::Unreachable { .. } | Fault::Config { .. }) {
                     self.rotate(at, broke);
                 }
@@ -313,7 +316,7 @@ impl Etcd {
         let channel = endpoint(url, settings.tls.as_ref())?
             .connect()
             .await
-            .map_err(|error| fault::of_transport(url, &error))?;
+            .map_err(|error| self.refuted(at, fault::of_transport(url, &error)))?;
         let mut options = ConnectOptions::new().with_require_leader(true);
         if let Some((user, password)) = &settings.user {
             options = options.with_user(user, password);
@@ -323,6 +326,15 @@ impl Etcd {
             .map_err(|error| fault::classify(url, &error))?;
         self.pool().members[at].client = Some(client.clone());
         Ok(client)
+    }
+
+    /// An endpoint that has answered under these settings is not set up wrongly: it is away, as where a proxy has
+    /// nobody behind it and hangs up.
+    fn refuted(&self, at: usize, fault: Fault) -> Fault {
+        match fault {
+            Fault::Config { why } if self.pool().members[at].standing == Standing::Ours => Fault::Unreachable { why },
+            fault => fault,
+        }
     }
 
     /// Holds the answer's cluster id against ours. An answer without one (an error read as success) says nothing.

@@ -184,8 +184,11 @@ fn of_chain(endpoint: &str, chain: &[String]) -> Fault {
     if says(&["invalid peer certificate"]) {
         return config(cause);
     }
-    if tls && says(&["InvalidContentType", "tls handshake eof", "unexpected end of file"]) {
+    if tls && says(&["InvalidContentType"]) {
         return config("it does not speak TLS: use http://");
+    }
+    if tls && says(&["tls handshake eof", "unexpected end of file"]) {
+        return config("it broke off the TLS handshake: if it does not speak TLS, use http://");
     }
     if tls && says(&["received fatal alert"]) {
         let alert = cause.rsplit("received fatal alert: ").next().unwrap_or(cause);
@@ -202,7 +205,13 @@ fn of_chain(endpoint: &str, chain: &[String]) -> Fault {
     if says(&["no native certs", "private key", "Error parsing TLS"]) {
         return config(cause);
     }
-    if says(&["broken pipe", "Broken pipe", "connection closed", "reset by peer"]) {
+    if says(&[
+        "broken pipe",
+        "Broken pipe",
+        "connection closed",
+        "reset by peer",
+        "without sending TLS close_notify",
+    ]) {
         return Fault::Unreachable {
             why: format!("{endpoint}: the connection broke"),
         };

@@ -3,7 +3,7 @@
 
 use crate::harness::etcd::{ServerTls, free_port};
 use crate::harness::tls::{self, Authority};
-use crate::harness::{Etcd, Finished, Meshlock, Observer, directory, unique};
+use crate::harness::{Etcd, Finished, Meshlock, Observer, Proxy, directory, pass, unique};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -148,6 +148,32 @@ fn tls_to_a_plain_port_and_plain_to_a_tls_port_are_told() {
         "{}",
         said.stderr
     );
+}
+
+#[test]
+fn a_waiter_sits_out_a_proxy_that_hangs_up_on_tls() {
+    let authority = Authority::new();
+    let etcd = secure(&authority, false);
+    let cacert = option("--cacert", &authority.cert());
+    let mut holder = Meshlock::run(&etcd, "proxied")
+        .args([&cacert])
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 0")
+        .start();
+    holder.wait_for_stdout("held");
+    let port = etcd.address().rsplit(':').next().and_then(|port| port.parse().ok());
+    let proxy = Proxy::to(port.expect("a port"));
+    let endpoint = proxy.endpoint().replace("http:", "https:");
+    let mut waiter = Meshlock::run_at(endpoint, "proxied").args([&cacert]).start();
+    waiter.wait_for_stderr("held by");
+    proxy.hang_up();
+    waiter.wait_for_stderr("trying again");
+    // A waiter looks at the queue each 10 s.
+    pass(Duration::from_secs(11));
+    proxy.heal();
+    waiter.wait_for_stderr("answers again");
+    holder.finish().stdout("held\n").success();
+    waiter.finish().any_stderr().success();
 }
 
 #[test]

@@ -23,6 +23,7 @@ struct Line {
     /// From meshlock to etcd, and back.
     held: [AtomicBool; 2],
     refusing: AtomicBool,
+    hanging_up: AtomicBool,
     over: AtomicBool,
     delay_ms: AtomicU64,
     /// Whose connections carry nothing more: an etcd member's id, as it tells its peers.
@@ -65,6 +66,13 @@ impl Proxy {
         self.cut();
     }
 
+    /// From now on old connections are reset, and new ones heard and closed in good order: as by a proxy in front of
+    /// nobody.
+    pub(crate) fn hang_up(&self) {
+        self.line.hanging_up.store(true, Ordering::SeqCst);
+        self.cut();
+    }
+
     /// Nothing more arrives, and nobody is told: as when packets are dropped.
     pub(crate) fn hold(&self) {
         self.hold_up();
@@ -97,6 +105,7 @@ impl Proxy {
         self.line.held[UP].store(false, Ordering::SeqCst);
         self.line.held[DOWN].store(false, Ordering::SeqCst);
         self.line.refusing.store(false, Ordering::SeqCst);
+        self.line.hanging_up.store(false, Ordering::SeqCst);
         self.delay(Duration::ZERO);
     }
 }
@@ -112,12 +121,18 @@ impl Drop for Proxy {
 
 impl Line {
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        for stream in listener.incoming().flatten() {
+        for mut stream in listener.incoming().flatten() {
             if self.over.load(Ordering::SeqCst) {
                 return;
             }
             if self.refusing.load(Ordering::SeqCst) {
                 reset(&stream);
+                continue;
+            }
+            if self.hanging_up.load(Ordering::SeqCst) {
+                stream.set_read_timeout(Some(Duration::from_secs(1))).ok();
+                // To the last byte: what is closed unread ends with a reset.
+                while stream.read(&mut [0; 4096]).is_ok_and(|count| count == 4096) {}
                 continue;
             }
             let Ok(server) = TcpStream::connect(("127.0.0.1", self.target)) else {
