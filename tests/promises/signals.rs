@@ -57,7 +57,7 @@ fn each_signal_reaches_the_command_once_under_its_own_name() {
 fn the_commands_group_gets_what_is_forwarded() {
     let name = unique("group");
     let mut running = Meshlock::run(Etcd::shared(), &name)
-        .sh("exec 2>&-; (trap 'echo child; exit' TERM; echo up; while :; do sleep 0.02; done) & trap 'wait $!; echo parent; exit 3' TERM; while :; do sleep 0.02; done")
+        .sh("exec 2>&-; trap 'wait $!; echo parent; exit 3' TERM; (trap 'echo child; exit' TERM; echo up; while :; do sleep 0.02; done) & while :; do sleep 0.02; done")
         .start();
     running.wait_for_stdout("up");
     running.signal(Signal::SIGTERM);
