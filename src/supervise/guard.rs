@@ -275,6 +275,8 @@ impl<'a> Loop<'a> {
                 self.reserve.clear();
                 self.sweep = Sweep::Await;
                 self.name_stragglers("waiting for");
+                // Mostly there is nothing to wait for.
+                return self.sweep_once();
             }
             Action::Tell(words) => {
                 if words == FromGuardian::CommandEnded {

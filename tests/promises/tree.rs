@@ -325,7 +325,8 @@ fn stragglers_can_be_waited_for() {
         .command(observer.briefly())
         .start();
     etcd.wait_for_queue(&name, 2);
-    pass(Duration::from_millis(300));
+    // Longer than from one look at the stragglers to the next.
+    pass(Duration::from_millis(1500));
     assert_eq!(observer.holds().len(), 1);
     std::fs::write(go, "").expect("a file");
     running.finish().status(6);
