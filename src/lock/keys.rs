@@ -12,6 +12,17 @@
 
 use std::fmt;
 
+/// What lies under the root; displays as the first part of its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Lock,
+    Open,
+    Log,
+    Mark,
+    Freeze,
+    Ask,
+}
+
 /// Names and keys of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -21,6 +32,8 @@ pub struct Place {
     encoded: String,
     /// Of the queue's entries, with the closing slash.
     queue: String,
+    /// Whether that is under `lock/`.
+    verbatim: bool,
 }
 
 /// Why a name cannot be one; displays as a sentence's end.
@@ -53,7 +66,19 @@ impl Place {
             queue: format!("{root}lock/{encoded}/"),
             root: root.to_owned(),
             encoded,
+            verbatim: false,
         })
+    }
+
+    /// The lock whose keys have `encoded` in the place of the name: also what nobody could have named so.
+    pub fn found(root: &str, encoded: &str) -> Self {
+        Self {
+            name: decode(encoded),
+            queue: format!("{root}{}/{encoded}/", Kind::Lock),
+            root: root.to_owned(),
+            encoded: encoded.to_owned(),
+            verbatim: false,
+        }
     }
 
     /// A queue at the verbatim key prefix `key`, shared with etcdctl or Go programs (`--lock-key`); the
@@ -69,6 +94,7 @@ impl Place {
             queue: format!("{key}/"),
             root: root.to_owned(),
             encoded: percent_encode(key),
+            verbatim: true,
         })
     }
 
@@ -80,6 +106,20 @@ impl Place {
     /// Lower-case hexadecimal without padding, as Go's `concurrency.Mutex` writes it.
     pub fn entry(&self, lease: i64) -> String {
         format!("{}{lease:x}", self.queue)
+    }
+
+    /// Whether the queue is shared at a key of its own (`--lock-key`).
+    pub fn is_verbatim(&self) -> bool {
+        self.verbatim
+    }
+
+    /// The lease in the key of an entry, an open record or an ask of this lock.
+    pub fn lease(&self, kind: Kind, key: &str) -> Option<i64> {
+        let prefix = match kind {
+            Kind::Lock => self.queue.clone(),
+            kind => format!("{}{kind}/{}/", self.root, self.encoded),
+        };
+        i64::from_str_radix(key.strip_prefix(&prefix)?, 16).ok()
     }
 
     /// The prefix of all open records.
@@ -101,12 +141,70 @@ impl Place {
         format!("{}log/{}/{token:016x}", self.root, self.encoded)
     }
 
+    /// The prefix of all marks.
+    pub fn marks(&self) -> String {
+        format!("{}mark/{}/", self.root, self.encoded)
+    }
+
+    /// The prefix of all that is asked.
+    pub fn asks(&self) -> String {
+        format!("{}ask/{}/", self.root, self.encoded)
+    }
+
     pub fn freeze(&self) -> String {
         format!("{}freeze/{}", self.root, self.encoded)
     }
 
     pub fn ask(&self, lease: i64) -> String {
         format!("{}ask/{}/{lease:x}", self.root, self.encoded)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lock => "lock",
+            Self::Open => "open",
+            Self::Log => "log",
+            Self::Mark => "mark",
+            Self::Freeze => "freeze",
+            Self::Ask => "ask",
+        })
+    }
+}
+
+/// The prefix of all keys of a kind, whatever their names.
+pub fn all(root: &str, kind: Kind) -> String {
+    format!("{root}{kind}/")
+}
+
+/// The name as it is encoded in a key under [`all`].
+pub fn encoded_name<'a>(root: &str, kind: Kind, key: &'a str) -> Option<&'a str> {
+    let rest = key.strip_prefix(&all(root, kind))?;
+    match kind {
+        Kind::Freeze => Some(rest),
+        Kind::Lock | Kind::Open | Kind::Log | Kind::Mark | Kind::Ask => Some(rest.split_once('/')?.0),
+    }
+    .filter(|name| !name.is_empty())
+}
+
+/// What is no encoded name stays as it is.
+fn decode(encoded: &str) -> String {
+    let mut name = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.bytes();
+    while let Some(byte) = rest.next() {
+        let digit = |digit: Option<u8>| char::from(digit?).to_digit(16);
+        match byte {
+            b'%' => match (digit(rest.next()), digit(rest.next())) {
+                (Some(high), Some(low)) => name.extend(u8::try_from(high * 16 + low)),
+                _ => return encoded.to_owned(),
+            },
+            other => name.push(other),
+        }
+    }
+    match String::from_utf8(name) {
+        Ok(name) if percent_encode(&name) == encoded => name,
+        _ => encoded.to_owned(),
     }
 }
 
@@ -183,6 +281,34 @@ mod tests {
         for name in ["x".repeat(255).as_str(), "Rechnung #7", "請求書", "a.b_c-d", "..", "/"] {
             assert!(Place::new("meshlock/", name).is_ok(), "{name:?}");
         }
+    }
+
+    #[test]
+    fn a_key_found_leads_back_to_its_name_and_lease() {
+        for name in ["team/db", "Rechnung #7", "請求書", "a.b_c-d", "..", "%41"] {
+            let place = Place::new("m/", name).expect("a name");
+            let encoded = encoded_name("m/", Kind::Open, &place.open(0x2a))
+                .expect("a name")
+                .to_owned();
+            let found = Place::found("m/", &encoded);
+            assert_eq!(found, place);
+            assert_eq!(found.lease(Kind::Lock, &place.entry(0x2a)), Some(0x2a));
+            assert_eq!(found.lease(Kind::Open, &place.open(0x2a)), Some(0x2a));
+            assert_eq!(
+                encoded_name("m/", Kind::Freeze, &place.freeze()),
+                Some(encoded.as_str())
+            );
+        }
+    }
+
+    #[test]
+    fn what_nobody_could_have_named_so_is_called_as_it_is_written() {
+        for encoded in ["a b", "%", "%4", "%zz", "%41", "%ff", "%2f", "%C3%A"] {
+            assert_eq!(Place::found("m/", encoded).name, encoded);
+        }
+        assert_eq!(encoded_name("m/", Kind::Lock, "m/lock/stray"), None);
+        assert_eq!(encoded_name("m/", Kind::Lock, "m/lock//2a"), None);
+        assert_eq!(encoded_name("m/", Kind::Lock, "elsewhere/lock/a/2a"), None);
     }
 
     #[test]

@@ -219,7 +219,7 @@ impl Etcd {
     }
 
     /// A call at each endpoint in turn until one answers, all within `--dial-timeout`.
-    async fn each<T, F, Fut>(&self, call: &F) -> Result<T, Fault>
+    pub(super) async fn each<T, F, Fut>(&self, call: &F) -> Result<T, Fault>
     where
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,

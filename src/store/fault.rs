@@ -113,7 +113,8 @@ fn of_status(endpoint: &str, status: &Status) -> Fault {
             why: format!("{endpoint}: wrong user or password"),
         };
     }
-    if text.contains("revision of auth store is old") {
+    // The latter where the keys at one revision are read in several calls: the next try reads at a later one.
+    if text.contains("revision of auth store is old") || text.contains("required revision has been compacted") {
         return Fault::Unreachable { why };
     }
     match status.code() {

@@ -4,6 +4,7 @@
 
 pub mod etcd;
 mod fault;
+pub mod pages;
 mod wire;
 
 use crate::moment::Moment;
