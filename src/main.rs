@@ -38,6 +38,12 @@ fn obey(command: Command) -> Exit {
             let conflict_status = settings.conflict_status;
             commands::run::run(settings).exit(conflict_status)
         }),
+        Command::Status(typed) => settings::status::status(&typed, &environment)
+            .and_then(|settings| commands::status::status(&settings))
+            .map(Exit::Status),
+        Command::History(typed) => settings::status::history(&typed, &environment)
+            .and_then(|settings| commands::history::history(&settings))
+            .map(Exit::Status),
     };
     exit.unwrap_or_else(failed)
 }

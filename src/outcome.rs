@@ -149,6 +149,14 @@ pub const EXIT_STATUSES: &[Row] = &[
     },
 ];
 
+impl Row {
+    /// Whether every command can end so, for want of what it stands on.
+    pub fn is_shared(&self) -> bool {
+        let shared = [USAGE, UNAVAILABLE, INTERNAL, DENIED, CONFIG];
+        self.status.parse().is_ok_and(|status: u8| shared.contains(&status))
+    }
+}
+
 /// How the process is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {

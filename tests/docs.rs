@@ -126,7 +126,7 @@ fn page(command: &Command, template: &str) -> String {
             "@DESCRIPTION@" => page += &description(command),
             "@COMMANDS@" => page += &commands(command),
             "@OPTIONS@" => page += &options(command),
-            "@EXIT_STATUS@" => page += &exit_statuses(),
+            "@EXIT_STATUS@" => page += &exit_statuses(command),
             other => {
                 page += &other.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
                 page.push('\n');
@@ -167,9 +167,11 @@ fn commands(command: &Command) -> String {
     roff.to_roff()
 }
 
-fn exit_statuses() -> String {
+/// Those of a command, as far as the template does not tell of them itself.
+fn exit_statuses(command: &Command) -> String {
     let mut roff = Roff::new();
-    for row in EXIT_STATUSES {
+    let all = ["meshlock", "run"].contains(&command.get_name());
+    for row in EXIT_STATUSES.iter().filter(|row| all || row.is_shared()) {
         roff.control("TP", []);
         roff.text([bold(row.status), roman("  "), roman(row.name)]);
         roff.text([roman(row.meaning)]);

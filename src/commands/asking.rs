@@ -6,7 +6,6 @@ use crate::store::etcd::Etcd;
 use crate::store::{Connection, Fault};
 use tokio::runtime::Builder;
 
-#[expect(dead_code, reason = "the first command that needs it comes next")]
 /// Does `work` with etcd's client, to its end.
 ///
 /// # Errors

@@ -2,5 +2,7 @@
 //! and the processes under it.
 
 mod asking;
+pub mod history;
 pub mod keep;
 pub mod run;
+pub mod status;

@@ -1,8 +1,10 @@
 //! The lock: names and keys, the queue in etcd, records, and the keeper's decisions. Knows no process.
 
+pub mod board;
 pub mod expect;
 pub mod keeper;
 pub mod keys;
 pub mod queue;
 pub mod record;
+pub mod survey;
 mod view;

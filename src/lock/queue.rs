@@ -9,7 +9,7 @@ use crate::moment::Moment;
 use crate::rules::Rules;
 pub use crate::store::Change;
 use crate::store::etcd::Etcd;
-use crate::store::{Answer, Fault, Found, If, Item, Op, Order, Read, Txn, What};
+use crate::store::{Answer, Fault, Found, If, Item, Op, Order, Read, Txn, Watched, What};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
@@ -258,7 +258,8 @@ impl Queue {
     /// happened before must be read then. A revision in the past leaves no gap, but etcd serves such a watch
     /// about every 100 ms until it has caught up.
     pub async fn watch(&self, keys: Vec<String>, from: Option<i64>, changes: UnboundedSender<Change>) -> Fault {
-        self.0.store.watch(&keys, from, &changes).await
+        let watched: Vec<_> = keys.into_iter().map(Watched::Key).collect();
+        self.0.store.watch(&watched, from, &changes).await
     }
 
     /// Our entry and its open record.

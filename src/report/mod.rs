@@ -10,8 +10,14 @@
 //! before it reports (`termios(3)`, TOSTOP).
 
 mod file;
+pub mod locks;
+mod out;
+mod table;
+mod text;
 
 pub use self::file::{Report, Run, Target};
+pub use self::out::{Looks, Out, Reader};
+pub use self::text::{Line, Span, printable};
 use crate::outcome::Outcome;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -19,7 +25,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 use nix::sys::stat::Mode;
 use std::cell::OnceCell;
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -192,25 +197,6 @@ fn line(text: &str) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// `text` on one line and unable to steer a terminal: others' records and names end up on people's screens.
-pub fn printable(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for char in text.chars() {
-        if char.is_control() || is_invisible_steering(char) {
-            // Writing to a String cannot fail.
-            write!(safe, "{}", char.escape_default()).ok();
-        } else {
-            safe.push(char);
-        }
-    }
-    safe
-}
-
-/// Line separators, and the marks that reverse what follows (Unicode's UAX #9).
-const fn is_invisible_steering(char: char) -> bool {
-    matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 /// clap's help or version, which go to stdout; a reader that went away is no error.
 pub fn help(text: &clap::Error) {
     text.print().ok();
@@ -222,10 +208,6 @@ mod tests {
 
     #[test]
     fn a_line_stays_one_line_and_cannot_steer_a_terminal() {
-        assert_eq!(
-            printable("a\u{1b}[2Jb\nc\u{202e}d\u{7f}é"),
-            "a\\u{1b}[2Jb\\nc\\u{202e}d\\u{7f}é"
-        );
         assert_eq!(line("held by \r\n x"), b"meshlock: held by \\r\\n x\n");
     }
 

@@ -7,6 +7,7 @@ mod origin;
 mod place;
 mod records;
 mod source;
+pub mod status;
 
 pub use self::source::Environment;
 pub use crate::report::Verbosity;

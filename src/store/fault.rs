@@ -119,7 +119,7 @@ fn of_status(endpoint: &str, status: &Status) -> Fault {
     }
     match status.code() {
         Code::PermissionDenied => Fault::Denied {
-            why: format!("{endpoint}: permission denied: the user needs read and write rights on the prefix"),
+            why: format!("{endpoint}: permission denied: check the user's rights on the prefix"),
         },
         Code::Unauthenticated => Fault::Denied { why },
         Code::Unimplemented => Fault::Config {

@@ -190,6 +190,14 @@ pub struct Alive {
     pub term: u64,
 }
 
+/// What a watch is set on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Watched {
+    Key(String),
+    /// All keys that begin so.
+    Prefix(String),
+}
+
 /// What a watch tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {

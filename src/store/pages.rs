@@ -124,10 +124,10 @@ impl Etcd {
             then: reads.into_iter().map(Op::Read).collect(),
             ..Txn::default()
         });
-        self.each(&|client| {
+        Box::pin(self.each(&|client| {
             let txn = txn.clone();
             async move { fits(wire::commit(client, txn).await) }
-        })
+        }))
         .await
     }
 
@@ -158,24 +158,24 @@ impl Etcd {
     async fn some_values(&self, keys: &[String], revision: i64) -> Result<Option<Vec<Vec<u8>>>, Fault> {
         let get = |key: &String| TxnOp::get(key.clone(), Some(GetOptions::new().with_revision(revision)));
         let txn = etcd_client::Txn::new().and_then(keys.iter().map(get).collect::<Vec<_>>());
-        self.each(&|mut client: Client| {
+        Box::pin(self.each(&|mut client: Client| {
             let txn = txn.clone();
-            async move { fits(client.txn(txn).await.map(values)) }
-        })
+            async move { fits(client.txn(txn).await.map(|answer| values(&answer))) }
+        }))
         .await
     }
 
     async fn range(&self, first: &[u8], options: GetOptions) -> Result<Option<Page>, Fault> {
-        self.each(&|mut client: Client| {
+        Box::pin(self.each(&|mut client: Client| {
             let options = options.clone();
             async move { fits(client.get(first, Some(options)).await.map(page)) }
-        })
+        }))
         .await
     }
 
     /// What is left of the lease. Asked without its keys, for which newer servers want the right to read them.
     pub async fn lease_left(&self, lease: i64) -> Result<Left, Fault> {
-        self.each(&|mut client: Client| async move {
+        Box::pin(self.each(&|mut client: Client| async move {
             let answer = client.lease_time_to_live(lease, None).await?;
             let seconds = |ttl: i64| u64::try_from(ttl).ok().filter(|ttl| *ttl > 0).map(Duration::from_secs);
             let left = Left {
@@ -183,7 +183,7 @@ impl Etcd {
                 granted: seconds(answer.granted_ttl()),
             };
             Ok((cluster(answer.header()), left))
-        })
+        }))
         .await
     }
 }
@@ -202,7 +202,7 @@ fn page(mut found: GetResponse) -> (Option<u64>, Page) {
     (cluster(header.as_ref()), page)
 }
 
-fn values(answer: TxnResponse) -> (Option<u64>, Vec<Vec<u8>>) {
+fn values(answer: &TxnResponse) -> (Option<u64>, Vec<Vec<u8>>) {
     let value = |done| match done {
         TxnOpResponse::Get(mut found) => found.take_kvs().pop().map(|item| item.into_key_value().1),
         TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
