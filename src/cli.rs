@@ -130,7 +130,8 @@ pub struct Showing {
 
     /// For monitoring: exit with 0 if free, with 75 if not
     ///
-    /// Taken is a lock with which meshlock run --no-wait would not start. Says which and why, and nothing if all is well.
+    /// Taken is a lock with which meshlock run --no-wait would not start. Says on standard error which, and nothing
+    /// if all is well.
     #[arg(long, group = "form")]
     pub check: bool,
 

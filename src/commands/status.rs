@@ -52,7 +52,9 @@ pub fn status(settings: &Status) -> Result<u8, Failure> {
             if !bad.is_empty() {
                 status = if warn_after.is_some() { CHECK } else { CONTENDED };
             }
-            out.show(|_| locks::heads(&bad, now))
+            let reporter = Reporter::new(Verbosity::Normal);
+            bad.iter().for_each(|lock| reporter.notice(&locks::head(lock, now)));
+            Ok(Reader::There)
         }
         Output::Text | Output::Watch => {
             if board.locks.is_empty() {

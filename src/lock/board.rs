@@ -264,6 +264,11 @@ impl Lock {
         }
     }
 
+    /// Whether somebody has it.
+    pub fn is_held(&self) -> bool {
+        matches!(self.state(), State::Held | State::Elsewhere)
+    }
+
     /// Whether a `meshlock run --no-wait` would find it taken.
     pub fn is_taken(&self) -> bool {
         match self.state() {
@@ -275,12 +280,8 @@ impl Lock {
     /// Whether somebody has held it for longer than `limit`. What is not known counts as longer: nobody would hear
     /// of it otherwise.
     pub fn is_held_for_longer(&self, limit: Duration, now: SystemTime) -> bool {
-        match self.state() {
-            State::Held | State::Elsewhere => self
-                .since()
-                .is_none_or(|since| now.duration_since(since).unwrap_or_default() > limit),
-            State::Free | State::Handover | State::Frozen | State::Vanished => false,
-        }
+        let longer = |since| now.duration_since(since).unwrap_or_default() > limit;
+        self.is_held() && self.since().is_none_or(longer)
     }
 
     /// Runs whose host died, or whose lease was taken away: their lease has ended, and they never released.

@@ -103,7 +103,7 @@ impl Span {
             Style::Bad => style.fg_color(Some(AnsiColor::Red.into())).effects(Effects::BOLD),
         };
         // Writing to a String cannot fail.
-        if colour && self.style != Style::Plain {
+        if colour && self.style != Style::Plain && !self.text.is_empty() {
             write!(onto, "{style}{}{style:#}", self.text).ok();
         } else {
             onto.push_str(&self.text);

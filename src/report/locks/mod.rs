@@ -12,7 +12,7 @@ pub use self::json::{history_json, status_json};
 pub use self::prometheus::prometheus;
 
 use super::table::NOTHING;
-use super::text::{Line, Span, Style};
+use super::text::{Line, Span, Style, paint};
 use crate::lock::board::{Board, Lock, Ran, State};
 use crate::lock::record::{Holder, Run};
 use std::time::SystemTime;
@@ -37,9 +37,9 @@ pub fn status(board: &Board, detail: Detail, now: SystemTime, width: Option<usiz
     }
 }
 
-/// A line for each: which lock, in what state, held by whom and for how long.
-pub fn heads(locks: &[&Lock], now: SystemTime) -> Vec<Line> {
-    locks.iter().map(|lock| picture::head(lock, now)).collect()
+/// One line: which lock, in what state, held by whom and for how long.
+pub fn head(lock: &Lock, now: SystemTime) -> String {
+    paint(&[picture::head(lock, now)], false, None).trim_end().to_owned()
 }
 
 /// A line beside the locks, on what is wrong.

@@ -17,8 +17,8 @@ struct Metric {
 const METRICS: &[Metric] = &[
     Metric {
         name: "meshlock_held",
-        help: "1 if the lock is taken: a run that does not wait would not start.",
-        value: |lock, _| Some(truth(lock.is_taken())),
+        help: "1 if somebody holds the lock.",
+        value: |lock, _| Some(truth(lock.is_held())),
     },
     Metric {
         name: "meshlock_waiters",
