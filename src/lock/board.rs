@@ -471,3 +471,6 @@ fn cut(mut holder: Holder) -> Holder {
     }
     holder
 }
+
+#[cfg(test)]
+mod tests;

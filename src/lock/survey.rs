@@ -14,7 +14,7 @@ const QUEUE: u32 = 100;
 const OPENS: u32 = 1000;
 const MARKS: u32 = 100;
 /// Locks whose values are asked for together.
-const TOGETHER: usize = 50;
+const TOGETHER: usize = 400;
 /// Leases that are asked about at a time.
 const AT_A_TIME: usize = 16;
 /// How often one lock is looked at again where it changes under our eyes.

@@ -197,6 +197,11 @@ fn line(text: &str) -> Vec<u8> {
     line.into_bytes()
 }
 
+/// The lines as where there is no screen: the whole of them, without colours.
+pub fn plain(lines: &[Line]) -> String {
+    text::paint(lines, false, None)
+}
+
 /// clap's help or version, which go to stdout; a reader that went away is no error.
 pub fn help(text: &clap::Error) {
     text.print().ok();

@@ -6,13 +6,16 @@ use super::etcd::Etcd;
 use super::wire::{self, cluster};
 use super::{Answer, Fault, Item, Op, Read, Txn, fault};
 use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// Keys in one answer: those of the longest prefix and the longest names still fit.
 const PAGE: u32 = 2000;
 /// Values in one answer; etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
 const VALUES: usize = 100;
+/// Answers that may be under way at once: so many messages are held in memory at most.
+const AT_A_TIME: usize = 8;
 
 /// How tonic refuses a message that is over its limit; it has no code of its own.
 const TOO_LARGE: &str = "message length too large";
@@ -134,16 +137,35 @@ impl Etcd {
     /// The values of the keys as they were at the revision, in their order; empty for what is not there, and for
     /// what no message can hold.
     pub async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<Vec<u8>>, Fault> {
+        let mut batches = keys.chunks(VALUES).map(<[String]>::to_vec).enumerate();
+        let mut under_way: JoinSet<(usize, Result<Vec<Vec<u8>>, Fault>)> = JoinSet::new();
+        let mut done = BTreeMap::new();
+        loop {
+            while under_way.len() < AT_A_TIME
+                && let Some((number, batch)) = batches.next()
+            {
+                let etcd = self.clone();
+                under_way.spawn(async move { (number, etcd.batch(&batch, revision).await) });
+            }
+            match under_way.join_next().await {
+                None => return Ok(done.into_values().flatten().collect()),
+                Some(Ok((number, values))) => done.insert(number, values?),
+                Some(Err(error)) => return Err(Fault::Internal { why: error.to_string() }),
+            };
+        }
+    }
+
+    async fn batch(&self, keys: &[String], revision: i64) -> Result<Vec<Vec<u8>>, Fault> {
         let mut values = Vec::with_capacity(keys.len());
         let mut rest = keys;
-        let mut size = VALUES;
+        let mut size = keys.len();
         while !rest.is_empty() {
             let (now, later) = rest.split_at(size.min(rest.len()));
             match self.some_values(now, revision).await? {
                 Some(some) => {
                     values.extend(some);
                     rest = later;
-                    size = (size * 2).min(VALUES);
+                    size *= 2;
                 }
                 None if now.len() == 1 => {
                     values.push(Vec::new());

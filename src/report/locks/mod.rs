@@ -12,7 +12,7 @@ pub use self::json::{history_json, status_json};
 pub use self::prometheus::prometheus;
 
 use super::table::NOTHING;
-use super::text::{Line, Span, Style, paint};
+use super::text::{Line, Span, Style};
 use crate::lock::board::{Board, Lock, Ran, State};
 use crate::lock::record::{Holder, Run};
 use std::time::SystemTime;
@@ -39,7 +39,7 @@ pub fn status(board: &Board, detail: Detail, now: SystemTime, width: Option<usiz
 
 /// One line: which lock, in what state, held by whom and for how long.
 pub fn head(lock: &Lock, now: SystemTime) -> String {
-    paint(&[picture::head(lock, now)], false, None).trim_end().to_owned()
+    super::plain(&[picture::head(lock, now)]).trim_end().to_owned()
 }
 
 /// A line beside the locks, on what is wrong.
@@ -92,3 +92,6 @@ fn ended(run: &Run) -> String {
         (other, _) => other.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;
