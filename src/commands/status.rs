@@ -53,7 +53,9 @@ pub fn status(settings: &Status) -> Result<u8, Failure> {
                 status = if warn_after.is_some() { CHECK } else { CONTENDED };
             }
             let reporter = Reporter::new(Verbosity::Normal);
-            bad.iter().for_each(|lock| reporter.notice(&locks::head(lock, now)));
+            for lock in bad {
+                reporter.notice(&locks::head(lock, now));
+            }
             Ok(Reader::There)
         }
         Output::Text | Output::Watch => {

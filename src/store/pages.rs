@@ -138,7 +138,7 @@ impl Etcd {
     /// what no message can hold.
     pub async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<Vec<u8>>, Fault> {
         let mut batches = keys.chunks(VALUES).map(<[String]>::to_vec).enumerate();
-        let mut under_way: JoinSet<(usize, Result<Vec<Vec<u8>>, Fault>)> = JoinSet::new();
+        let mut under_way = JoinSet::new();
         let mut done = BTreeMap::new();
         loop {
             while under_way.len() < AT_A_TIME

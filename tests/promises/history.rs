@@ -120,10 +120,10 @@ fn a_record_that_cannot_be_read_is_shown_and_counts_as_a_failure() {
 #[test]
 fn more_runs_than_a_page_holds_are_all_looked_at() {
     let etcd = Etcd::start();
-    let put: String = (1..=2500)
-        .map(|number| format!("put meshlock/log/many/{number:016x} {{}}\n"))
+    let puts: Vec<String> = (1..=2500)
+        .map(|number| format!("put meshlock/log/many/{number:016x} {{}}"))
         .collect();
-    for part in put.lines().collect::<Vec<_>>().chunks(100) {
+    for part in puts.chunks(100) {
         let script = format!("\n{}\n\n\n", part.join("\n"));
         let mut txn = etcd
             .etcdctl_command()
