@@ -21,7 +21,8 @@ pub(super) fn lines(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<L
         (State::Vanished, _) => lines.extend(lock.vanished().next().map(opened).unwrap_or_default()),
         (State::Free | State::Held | State::Handover | State::Frozen, _) => {}
     }
-    if let Some((shortest, longest)) = lock.usual_duration() {
+    // In whole seconds, as they were recorded.
+    if let Some((shortest, longest)) = lock.usual_duration().filter(|(_, longest)| !longest.is_zero()) {
         let text = if shortest == longest {
             span(shortest)
         } else {
@@ -175,7 +176,7 @@ fn about(holder: &Holder) -> Vec<Line> {
         labelled("system", &said(&purpose.system)),
         labelled("expected", &format!("exit status {expected}")),
         labelled("route", &said(&purpose.route)),
-        labelled("called", started),
+        labelled("started", started),
     ];
     if let Some(tries) = purpose.tries {
         lines.push(labelled("tries", &tries.to_string()));
@@ -232,7 +233,7 @@ const VANISHED: &[Column] = &[
     column("WHO", false, Yields::To(12)),
     column("PROGRAM", false, Yields::To(8)),
     column("PID", true, Yields::Goes(2)),
-    column("CALLED", true, Yields::Never),
+    column("STARTED", true, Yields::Never),
     column("DELAY", true, Yields::Never),
     column("OWNER", false, Yields::Goes(3)),
     column("ROUTE", false, Yields::Goes(4)),
