@@ -106,7 +106,7 @@ fn on_a_pipe_one_picture_follows_the_other_until_the_reader_goes() {
 
     // Nothing changes, and yet the end of the reader is noticed.
     let call = format!(
-        "{} status --watch --endpoints={} {name}",
+        "timeout 60 {} status --watch --endpoints={} {name}",
         meshlock::BINARY,
         etcd.address()
     );
