@@ -129,3 +129,71 @@ fn looks(environment: &Environment) -> Looks {
         cursor: !dumb,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser as _;
+
+    fn with(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Status, Failure> {
+        let words = [&["meshlock", "status"], arguments].concat();
+        match Cli::try_parse_from(words)
+            .unwrap_or_else(|error| panic!("{error}"))
+            .command
+        {
+            Command::Status(typed) => status(&typed, &variables.iter().copied().collect()),
+            _ => panic!("another command"),
+        }
+    }
+
+    fn named(arguments: &[&str], variables: &[(&str, &str)]) -> Vec<(String, String)> {
+        let settings = with(arguments, variables).unwrap_or_else(|failure| panic!("{}", failure.why));
+        let place = |place: &Place| (place.name.clone(), place.queue().to_owned());
+        settings.places.iter().map(place).collect()
+    }
+
+    #[test]
+    fn the_locks_are_those_named_or_the_one_at_the_key_or_all() {
+        let pair = |name: &str, queue: &str| (name.to_owned(), queue.to_owned());
+        let key = ("MESHLOCK_LOCK_KEY", "jobs/x");
+        assert_eq!(named(&[], &[]), []);
+        assert_eq!(
+            named(&["b", "a/c", "--prefix=p"], &[]),
+            [pair("b", "p/lock/b/"), pair("a/c", "p/lock/a%2Fc/")]
+        );
+        assert_eq!(named(&[], &[key]), [pair("jobs/x", "jobs/x/")]);
+        assert_eq!(named(&["x"], &[key]), [pair("x", "jobs/x/")]);
+        let refused = with(&["x", "y"], &[key]).err().expect("a failure");
+        assert_eq!(
+            (refused.kind, refused.why.as_str()),
+            (
+                FailureKind::Usage,
+                "MESHLOCK_LOCK_KEY is one lock, and several names are given"
+            )
+        );
+    }
+
+    #[test]
+    fn colours_and_the_cursor_need_a_terminal_that_has_them() {
+        let term = ("TERM", "xterm");
+        for (variables, colour, cursor) in [
+            (&[][..], false, false),
+            (&[term], true, true),
+            (&[("TERM", "dumb")], false, false),
+            (&[term, ("NO_COLOR", "1")], false, true),
+            (&[term, ("NO_COLOR", "")], true, true),
+        ] {
+            let looks = with(&[], variables).map(|settings| settings.looks).ok();
+            assert_eq!(looks, Some(Looks { colour, cursor }), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_to_warn_after_is_a_duration() {
+        let check = |span| with(&["--check", "--warn-after", span], &[]).map(|settings| settings.output);
+        let warn_after = Some(Duration::from_secs(7200));
+        assert_eq!(check("2h").ok(), Some(Output::Check { warn_after }));
+        assert_eq!(check("2x").err().map(|failure| failure.kind), Some(FailureKind::Usage));
+    }
+}
