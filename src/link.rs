@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// A hold as the command is told of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hold {
     /// The fencing token: the create revision of our entry in the queue.
     pub token: i64,
@@ -21,7 +21,7 @@ pub struct Hold {
 }
 
 /// What the keeper tells the guardian.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FromKeeper {
     /// A line of progress for the user, silenced by `-q`.
     Progress(String),
@@ -51,7 +51,7 @@ pub enum FromKeeper {
 }
 
 /// What the guardian tells the keeper.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FromGuardian {
     Claimed,
     /// The command has been forked; `group` is its process group where it has one of its own.
@@ -71,7 +71,7 @@ pub enum FromGuardian {
 }
 
 /// What a run record says of a run's end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ended {
     /// [`crate::outcome::Outcome::name`].
     pub result: String,

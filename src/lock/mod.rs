@@ -2,6 +2,7 @@
 
 pub mod keeper;
 pub mod keys;
+pub mod protocol;
 pub mod queue;
 pub mod record;
 mod view;

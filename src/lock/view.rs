@@ -9,7 +9,7 @@ use serde::Deserialize;
 use std::time::Duration;
 
 /// What one read, or the answer of a transaction, says of the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     pub cluster: u64,
     /// etcd's, at which all of it was so.
@@ -30,7 +30,7 @@ pub struct View {
 }
 
 /// The entries before ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ahead {
     /// How many; a re-read by a waiter stops counting at 100.
     pub count: i64,
@@ -41,7 +41,7 @@ pub struct Ahead {
 }
 
 /// An entry of the queue, as a person is told of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub key: String,
     pub token: i64,
@@ -51,7 +51,7 @@ pub struct Entry {
 }
 
 /// An open record without its entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stale {
     pub key: String,
     /// The TTL of the lease that ended uncleanly.
@@ -59,7 +59,7 @@ pub struct Stale {
 }
 
 /// The answer of a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Granted {
     /// When its first try was sent.
     pub sent: Moment,
@@ -67,7 +67,7 @@ pub struct Granted {
 }
 
 /// What came of a renewal that was answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Renewal {
     /// Answered in time, and confirmed by a linearizable read of our entry in the same raft term.
     Accepted { sent: Moment, ttl: Duration },

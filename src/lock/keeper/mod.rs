@@ -45,7 +45,7 @@ pub struct Policy {
 }
 
 /// A request to etcd. One is under way at a time, renewals and watches apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     Look,
     Grant,
@@ -104,7 +104,7 @@ pub enum Event {
 }
 
 /// What is watched besides our entry and what is asked of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Watched {
     pub predecessor: Option<String>,
     pub freeze: bool,

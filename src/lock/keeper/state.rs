@@ -6,7 +6,7 @@ use crate::moment::Moment;
 use crate::rules::Rules;
 use std::collections::BTreeMap;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// Before the queue: the first look, the grant, the entry.
     Entering,
@@ -37,7 +37,7 @@ pub(super) enum Phase {
 }
 
 /// What follows the departure.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Then {
     Requeue,
     Park,
@@ -51,7 +51,7 @@ pub(super) enum Then {
     clippy::struct_excessive_bools,
     reason = "independent facts, each named by what it says"
 )]
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub(super) phase: Phase,
     /// As granted; as asked until then.

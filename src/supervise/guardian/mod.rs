@@ -88,7 +88,7 @@ pub enum Action {
 }
 
 /// How far the run is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// Nothing runs, nothing is held.
     Waiting,
@@ -114,7 +114,7 @@ enum Phase {
 }
 
 /// Why we stop the command; a later row outranks an earlier one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Cause {
     /// A second INT or TERM: the user is in a hurry.
     Hurry,
@@ -125,7 +125,7 @@ enum Cause {
     Lost(String),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     phase: Phase,
     keeper_lives: bool,
