@@ -2,7 +2,7 @@
 //! which everything must be as stated. stdout and stderr must be empty where nothing else is stated, so
 //! that every test shows "silent on success" as well.
 
-use super::{Etcd, MARK, PATIENCE, clean, directory, eventually, proc, so, unique};
+use super::{Etcd, MARK, PATIENCE, clean, directory, eventually, mark, proc, so};
 use nix::sys::signal::Signal;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -175,7 +175,7 @@ impl Meshlock {
         let files = directory();
         let (stdout, stderr) = (files.join("stdout"), files.join("stderr"));
         let create = |path: &Path| Stdio::from(File::options().create(true).append(true).open(path).expect("a file"));
-        let mark = unique("mark");
+        let mark = mark();
         let mut command = clean("setsid");
         command
             .args(words)
