@@ -2,7 +2,7 @@
 //! makes them, without root.
 
 use super::etcd::free_port;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{Backlog, listen, setsockopt, sockopt};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,8 +26,8 @@ struct Line {
     hanging_up: AtomicBool,
     over: AtomicBool,
     delay_ms: AtomicU64,
-    /// Whose connections carry nothing more: an etcd member's id, as it tells its peers.
-    muted: Mutex<Option<String>>,
+    /// Whose connections carry nothing more, by direction: an etcd member's id, as it tells its peers.
+    muted: [Mutex<Option<String>>; 2],
     open: Mutex<Vec<TcpStream>>,
 }
 
@@ -89,9 +89,18 @@ impl Proxy {
         self.line.held[DOWN].store(true, Ordering::SeqCst);
     }
 
-    /// Nothing more passes, either way, on connections that this member of the cluster has opened.
-    pub(crate) fn mute(&self, member: &str) {
-        *self.line.muted.lock().expect("not poisoned") = Some(member.to_owned());
+    /// On connections that this member of the cluster has opened, nothing of what it sends passes any more.
+    pub(crate) fn mute_up(&self, member: &str) {
+        self.mute(UP, Some(member));
+    }
+
+    /// The same of what it is answered.
+    pub(crate) fn mute_down(&self, member: &str) {
+        self.mute(DOWN, Some(member));
+    }
+
+    fn mute(&self, direction: usize, member: Option<&str>) {
+        *self.line.muted[direction].lock().expect("not poisoned") = member.map(str::to_owned);
     }
 
     /// Each piece takes this long, each way.
@@ -106,6 +115,8 @@ impl Proxy {
         self.line.held[DOWN].store(false, Ordering::SeqCst);
         self.line.refusing.store(false, Ordering::SeqCst);
         self.line.hanging_up.store(false, Ordering::SeqCst);
+        self.mute(UP, None);
+        self.mute(DOWN, None);
         self.delay(Duration::ZERO);
     }
 }
@@ -181,7 +192,7 @@ impl Line {
     }
 
     fn holds(&self, direction: usize, caller: &OnceLock<String>) -> bool {
-        let muted = self.muted.lock().expect("not poisoned");
+        let muted = self.muted[direction].lock().expect("not poisoned");
         self.held[direction].load(Ordering::SeqCst) || muted.is_some() && *muted == caller.get().cloned()
     }
 }
@@ -201,4 +212,17 @@ fn reset(stream: &TcpStream) {
     };
     setsockopt(stream, sockopt::Linger, &at_once).ok();
     stream.shutdown(Shutdown::Both).ok();
+}
+
+/// A listener whose backlog is full: what is sent to it is dropped, as by a firewall. The connections that
+/// fill it must live on.
+pub(crate) fn black_hole() -> (String, (TcpListener, Vec<TcpStream>)) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listen(&listener, Backlog::new(0).expect("a backlog")).expect("a short backlog");
+    let address = listener.local_addr().expect("an address");
+    let mut full = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(300)) {
+        full.push(stream);
+    }
+    (address.to_string(), (listener, full))
 }
