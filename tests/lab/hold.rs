@@ -65,7 +65,12 @@ impl Hold {
     #[track_caller]
     pub(crate) fn end(self, reader: &Client) {
         // A key that was away for a moment would have another create revision.
-        assert_eq!(reader.created(&self.key), self.token, "{}: the entry", self.name);
+        let found = reader.json(&["get", &self.key]);
+        let created = found
+            .pointer("/kvs/0/create_revision")
+            .and_then(serde_json::Value::as_i64);
+        let said = self.running.stdout() + &self.running.stderr();
+        assert_eq!(created, Some(self.token), "{}'s entry; it said: {said}", self.name);
         proc::signal(self.command, Signal::SIGUSR2);
         let undisturbed = format!("{} {}\nready {}\nSIGUSR2\n", self.key, self.token, self.command);
         self.running.finish().stdout(undisturbed).status(OWN_STATUS);
