@@ -6,7 +6,7 @@ use nix::sys::socket::{Backlog, listen, setsockopt, sockopt};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ struct Line {
     delay_ms: AtomicU64,
     /// Whose connections carry nothing more, by direction: an etcd member's id, as it tells its peers.
     muted: [Mutex<Option<String>>; 2],
-    open: Mutex<Vec<TcpStream>>,
+    /// Only those that still carry something are kept open.
+    open: Mutex<Vec<Weak<TcpStream>>>,
 }
 
 const UP: usize = 0;
@@ -56,7 +57,9 @@ impl Proxy {
     /// Resets all connections; new ones are let through.
     pub(crate) fn cut(&self) {
         for stream in self.line.open.lock().expect("not poisoned").drain(..) {
-            reset(&stream);
+            if let Some(stream) = stream.upgrade() {
+                reset(&stream);
+            }
         }
     }
 
@@ -150,21 +153,23 @@ impl Line {
                 reset(&stream);
                 continue;
             };
+            let (stream, server) = (Arc::new(stream), Arc::new(server));
+            {
+                let mut open = self.open.lock().expect("not poisoned");
+                open.retain(|stream| stream.strong_count() > 0);
+                open.extend([Arc::downgrade(&stream), Arc::downgrade(&server)]);
+            }
             let caller = Arc::default();
             for (direction, from, to) in [(UP, &stream, &server), (DOWN, &server, &stream)] {
-                let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else {
-                    continue;
-                };
                 to.set_nodelay(true).ok();
-                let line = Arc::clone(self);
+                let (line, from, to) = (Arc::clone(self), Arc::clone(from), Arc::clone(to));
                 let caller = Arc::clone(&caller);
-                thread::spawn(move || line.pump(direction, from, to, &caller));
+                thread::spawn(move || line.pump(direction, &from, &to, &caller));
             }
-            self.open.lock().expect("not poisoned").extend([stream, server]);
         }
     }
 
-    fn pump(&self, direction: usize, mut from: TcpStream, mut to: TcpStream, caller: &OnceLock<String>) {
+    fn pump(&self, direction: usize, mut from: &TcpStream, mut to: &TcpStream, caller: &OnceLock<String>) {
         // So that a hold is seen within this time though nothing comes.
         from.set_read_timeout(Some(Duration::from_millis(50))).ok();
         let mut buffer = [0; 16 * 1024];
