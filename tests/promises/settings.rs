@@ -173,7 +173,7 @@ fn an_etcdctl_setting_that_is_not_supported_is_refused_and_never_ignored() {
 #[test]
 fn help_and_version_go_to_stdout() {
     let help = |words: &[&str]| {
-        crate::harness::clean(crate::harness::meshlock::BINARY)
+        crate::harness::clean(crate::harness::meshlock::binary())
             .args(words)
             .output()
             .expect("meshlock")

@@ -1,6 +1,6 @@
 //! A person at a terminal: an interactive shell in a session of its own on a pseudo-terminal.
 
-use super::{MARK, PATIENCE, clean, proc, tick, unique};
+use super::{MARK, PATIENCE, clean, mark, proc, tick};
 use nix::pty::openpty;
 use nix::sys::signal::Signal;
 use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
@@ -35,7 +35,7 @@ impl Terminal {
         let mut modes = tcgetattr(&pty.slave).expect("its modes");
         modes.local_flags.remove(LocalFlags::ECHO);
         tcsetattr(&pty.slave, SetArg::TCSANOW, &modes).expect("its modes");
-        let mark = unique("terminal");
+        let mark = mark();
         let side = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
         let mut command = clean("setsid");
         command.args(["--ctty", shell]);
