@@ -4,4 +4,4 @@ pub mod keeper;
 pub mod keys;
 pub mod queue;
 pub mod record;
-mod view;
+pub mod view;

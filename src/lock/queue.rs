@@ -277,10 +277,7 @@ impl Queue {
     /// What an unclean departure left: the open record, and what was asked of its entry.
     fn remains(&self, open: &str) -> Vec<Op> {
         let place = &self.0.place;
-        let lease = open
-            .strip_prefix(&place.opens())
-            .map(|lease| i64::from_str_radix(lease, 16));
-        let ask = lease.and_then(Result::ok).map(|lease| place.ask(lease));
+        let ask = place.lease_of_open(open).map(|lease| place.ask(lease));
         ask.into_iter()
             .chain([open.to_owned()])
             .map(|key| Op::Delete { key })
@@ -325,7 +322,8 @@ impl Queue {
         reads.into_iter().map(Op::Read).collect()
     }
 
-    async fn view(&self, answer: Answer, lease: Option<i64>, token: Option<i64>) -> Result<View, Fault> {
+    /// What the answer to [`Queue::reads`] says to who has this lease, and this token if it is known already.
+    pub async fn view(&self, answer: Answer, lease: Option<i64>, token: Option<i64>) -> Result<View, Fault> {
         let place = &self.0.place;
         let mut reads = answer.reads.into_iter();
         let mut next = || reads.next().unwrap_or_default();
@@ -355,7 +353,6 @@ impl Queue {
         } else if opens.items.len() >= FEW as usize {
             opens = self.all_opens(token.or(mine)).await?;
         }
-        let own = lease.map(|lease| place.open(lease));
         Ok(View {
             cluster: answer.cluster,
             revision: answer.revision,
@@ -364,7 +361,8 @@ impl Queue {
             stale: opens
                 .items
                 .iter()
-                .filter(|item| Some(&item.key) != own.as_ref())
+                // What else lies there says nothing of a departure, and a key that is not UTF-8 could not be deleted.
+                .filter(|item| place.lease_of_open(&item.key).is_some_and(|of| Some(of) != lease))
                 .map(stale)
                 .collect(),
             frozen: freeze.items.first().map(frozen),
