@@ -175,7 +175,10 @@ fn an_unknown_option_is_not_taken_for_the_command() {
         .err()
         .expect("a failure");
     assert_eq!(failure.kind, FailureKind::Usage);
-    assert!(failure.why.starts_with("unknown option --max-runtme; "), "{failure}");
+    assert!(
+        failure.why.starts_with("unknown option \"--max-runtme\"; "),
+        "{failure}"
+    );
 }
 
 #[test]
