@@ -3,6 +3,7 @@
 
 mod connection;
 mod duration;
+mod misspelt;
 mod source;
 
 pub use self::source::Environment;
@@ -53,6 +54,8 @@ pub struct Run {
     /// Leases that this process tree already holds, outermost first: waiting for one would wait for ourselves.
     pub outer_leases: Vec<i64>,
     pub verbosity: Verbosity,
+    /// What the user should know of the settings, a line each.
+    pub warnings: Vec<String>,
 }
 
 const DEFAULT_PREFIX: &str = "meshlock/";
@@ -109,6 +112,7 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         environment: for_the_command(environment),
         outer_leases: outer_leases(environment),
         verbosity: verbosity(&typed.output, &sources)?,
+        warnings: misspelt::warnings(environment),
         // Last, since a FIFO's reader is told by it that we are there.
         report: report(records.report.as_deref(), &sources)?,
         command: typed.command,
