@@ -36,6 +36,7 @@ fn holds<S: Strategy>(cases: u32, inputs: S, promise: impl Fn(S::Value) -> TestC
     let mut runner = TestRunner::new(Config {
         cases: number("MESHLOCK_CASES").map_or(cases, |cases| u32::try_from(cases).expect("a number of cases")),
         failure_persistence: None,
+        max_global_rejects: u32::MAX,
         rng_seed: RngSeed::Fixed(seed),
         ..Config::default()
     });
