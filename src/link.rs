@@ -50,6 +50,33 @@ pub enum FromKeeper {
     },
 }
 
+/// The longest text in a message, in characters. More than a line on the screen has, and little enough for
+/// `supervise::link`'s longest message even where JSON has six bytes for each.
+const TEXT_LIMIT: usize = 2500;
+
+impl FromKeeper {
+    /// With texts that fit into a message: one that does not would be cut anywhere on its way, and mean nothing.
+    #[must_use]
+    pub fn shortened(self) -> Self {
+        let short = |text: String| match text.char_indices().nth(TEXT_LIMIT) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        };
+        match self {
+            Self::Progress(line) => Self::Progress(short(line)),
+            Self::Notice(line) => Self::Notice(short(line)),
+            Self::Lost { why } => Self::Lost { why: short(why) },
+            Self::AskedToStop { why } => Self::AskedToStop { why: short(why) },
+            Self::Contended { why } => Self::Contended { why: short(why) },
+            Self::Failed(Failure { kind, why }) => Self::Failed(Failure { kind, why: short(why) }),
+            Self::Left { problem } => Self::Left {
+                problem: problem.map(short),
+            },
+            Self::Held(_) | Self::Withdrawn => self,
+        }
+    }
+}
+
 /// What the guardian tells the keeper.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FromGuardian {

@@ -301,7 +301,7 @@ impl Loop {
         // News of the queue may go unsaid to a guardian that has been stopped for long; all else waits for room.
         let news = matches!(words, FromKeeper::Progress(_));
         if !news || self.unsaid.is_empty() {
-            self.unsaid.push_back(words);
+            self.unsaid.push_back(words.shortened());
         }
         self.say_the_rest();
         if news {

@@ -28,6 +28,9 @@ use std::time::SystemTime;
 /// Runs the command under the lock and says how it ended.
 pub fn run(settings: Run) -> Outcome {
     let reporter = Reporter::new(settings.verbosity);
+    for warning in &settings.warnings {
+        reporter.notice(warning);
+    }
     let conflict_status = settings.conflict_status;
     let target = settings.report.clone();
     let (name, holder) = (settings.place.name.clone(), settings.holder.clone());

@@ -9,6 +9,9 @@
 //! | `mark/<name>/…` | once and at-most-every marks |
 //! | `freeze/<name>` | while it exists nobody starts |
 //! | `ask/<name>/<lease>` | what is asked of the entry with that lease |
+//!
+//! With `--lock-key` the entries lie under `<key>/`, and `=<key>` stands for the name in the other places: no name is
+//! encoded so, and the lock `deploy` is another one than that of the key `deploy`.
 
 use std::fmt;
 
@@ -18,6 +21,7 @@ pub struct Place {
     /// As typed by the user.
     pub name: String,
     root: String,
+    /// What stands for the lock in our own keys.
     encoded: String,
     /// Of the queue's entries, with the closing slash.
     queue: String,
@@ -31,7 +35,12 @@ pub enum BadName {
     ControlCharacter,
     Comma,
     NotUtf8,
+    /// Of a key: its queue would lie among our own records, or they in it, and be taken for entries.
+    AmongOurs,
 }
+
+/// What lies under the root.
+const OURS: [&str; 6] = ["lock/", "open/", "log/", "mark/", "freeze/", "ask/"];
 
 /// The longest name, in bytes.
 pub const NAME_LIMIT: usize = 255;
@@ -60,15 +69,20 @@ impl Place {
     /// rest lies under `root`, the key standing for the name there.
     ///
     /// # Errors
-    /// As [`Place::new`], a comma apart.
+    /// As [`Place::new`], a comma apart, and where the queue and our own records would lie in one another.
     pub fn verbatim(root: &str, name: &str, key: &str) -> Result<Self, BadName> {
         check(name)?;
         check(key)?;
+        let queue = format!("{key}/");
+        let under = |ours: &str| queue.strip_prefix(root).is_some_and(|rest| rest.starts_with(ours));
+        if root.starts_with(&queue) || OURS.into_iter().any(under) {
+            return Err(BadName::AmongOurs);
+        }
         Ok(Self {
             name: name.to_owned(),
-            queue: format!("{key}/"),
+            queue,
             root: root.to_owned(),
-            encoded: percent_encode(key),
+            encoded: format!("={}", percent_encode(key)),
         })
     }
 
@@ -85,6 +99,12 @@ impl Place {
     /// The prefix of all open records.
     pub fn opens(&self) -> String {
         format!("{}open/{}/", self.root, self.encoded)
+    }
+
+    /// The lease of which `key` is the open record, if it is one.
+    pub fn lease_of_open(&self, key: &str) -> Option<i64> {
+        let lease = i64::from_str_radix(key.strip_prefix(&self.opens())?, 16).ok()?;
+        (self.open(lease) == key).then_some(lease)
     }
 
     pub fn open(&self, lease: i64) -> String {
@@ -118,6 +138,7 @@ impl fmt::Display for BadName {
             Self::ControlCharacter => f.write_str("it has a control character"),
             Self::Comma => f.write_str("it has a comma"),
             Self::NotUtf8 => f.write_str("it is not UTF-8"),
+            Self::AmongOurs => f.write_str("its entries and meshlock's own records under --prefix would mix"),
         }
     }
 }
@@ -189,6 +210,16 @@ mod tests {
     fn a_verbatim_key_is_the_queues_prefix_and_the_name_elsewhere() {
         let place = Place::verbatim("meshlock/", "deploy", "jobs/deploy").expect("a key");
         assert_eq!(place.entry(255), "jobs/deploy/ff");
-        assert_eq!(place.open(255), "meshlock/open/jobs%2Fdeploy/ff");
+        assert_eq!(place.open(255), "meshlock/open/=jobs%2Fdeploy/ff");
+    }
+
+    #[test]
+    fn a_verbatim_key_stays_out_of_our_own_records() {
+        for key in ["meshlock", "meshlock/lock", "meshlock/open/x", "meshlock/freeze"] {
+            assert_eq!(Place::verbatim("meshlock/", "x", key), Err(BadName::AmongOurs), "{key}");
+        }
+        for key in ["meshlock2", "mesh", "meshlock/deploy", "meshlock/locked"] {
+            assert!(Place::verbatim("meshlock/", "x", key).is_ok(), "{key}");
+        }
     }
 }

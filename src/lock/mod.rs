@@ -5,4 +5,4 @@ pub mod keys;
 pub mod protocol;
 pub mod queue;
 pub mod record;
-mod view;
+pub mod view;

@@ -12,6 +12,8 @@ use std::time::Duration;
 /// are then read in a second call.
 const FEW: u32 = 16;
 const MANY: u32 = 1000;
+/// Where they stand among the reads.
+const OPENS: usize = 2;
 /// Entries before ours that a re-read counts.
 const COUNTED: u32 = 100;
 /// Two keys each; etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
@@ -184,10 +186,7 @@ impl Protocol {
     /// What an unclean departure left: the open record, and what was asked of its entry.
     fn remains(&self, open: &str) -> Vec<Op> {
         let place = &self.place;
-        let lease = open
-            .strip_prefix(&place.opens())
-            .map(|lease| i64::from_str_radix(lease, 16));
-        let ask = lease.and_then(Result::ok).map(|lease| place.ask(lease));
+        let ask = place.lease_of_open(open).map(|lease| place.ask(lease));
         ask.into_iter()
             .chain([open.to_owned()])
             .map(|key| Op::Delete { key })
@@ -277,15 +276,21 @@ impl Protocol {
         }
     }
 
-    /// The open records of others among these.
+    /// The open records of others among these. What else lies there says nothing of a departure, and a key that is
+    /// not UTF-8 could not be deleted.
     pub fn stale(&self, opens: &Found, lease: Option<i64>) -> Vec<Stale> {
-        let own = lease.map(|lease| self.place.open(lease));
-        let others = opens.items.iter().filter(|item| Some(&item.key) != own.as_ref());
-        others.map(stale).collect()
+        let others = |item: &&Item| self.place.lease_of_open(&item.key).is_some_and(|of| Some(of) != lease);
+        opens.items.iter().filter(others).map(stale).collect()
     }
 
-    /// Where there may be more open records than the answer held: the read of them all, for [`Protocol::stale`].
-    pub fn more_stale(&self, view: &View, token: Option<i64>) -> Option<Txn> {
+    /// How many keys of open records an answer holds, ours and odd ones included.
+    pub fn opens_told(answer: &Answer) -> usize {
+        answer.reads.get(OPENS).map_or(0, |opens| opens.items.len())
+    }
+
+    /// Where so many were told that there may be more, and it matters: the read of them all, for
+    /// [`Protocol::stale`].
+    pub fn more_opens(&self, told: usize, view: &View, token: Option<i64>) -> Option<Txn> {
         let all = Read {
             what: What::First {
                 prefix: self.place.opens(),
@@ -295,8 +300,7 @@ impl Protocol {
             created_before: token.or(view.mine),
             keys_only: false,
         };
-        // Our own may have been among them.
-        (view.stale.len() + 1 >= FEW as usize).then(|| read_only(vec![Op::Read(all)]))
+        (view.ahead.is_none() && told >= FEW as usize).then(|| read_only(vec![Op::Read(all)]))
     }
 
     /// What comes of a renewal: `alive` was answered at `answered`, `own_entry` was asked after that. Without that

@@ -154,8 +154,9 @@ impl Queue {
 
     async fn view(&self, answer: Answer, lease: Option<i64>, token: Option<i64>) -> Result<View, Fault> {
         let Inner { store, protocol, .. } = &*self.0;
+        let opens_told = Protocol::opens_told(&answer);
         let mut view = protocol.view(answer, lease, token);
-        if let Some(txn) = protocol.more_stale(&view, token) {
+        if let Some(txn) = protocol.more_opens(opens_told, &view, token) {
             let opens = store.txn(txn).await?.reads.into_iter().next().unwrap_or_default();
             view.stale = protocol.stale(&opens, lease);
         }

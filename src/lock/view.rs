@@ -79,7 +79,7 @@ pub enum Renewal {
 
 /// The holder's entry. It was written when its wait began; since when it holds is told by the end of the run
 /// before it.
-pub(super) fn entry(item: &Item, last_run: Option<&Item>) -> Entry {
+pub fn entry(item: &Item, last_run: Option<&Item>) -> Entry {
     let handed_over = last_run
         .and_then(|run| serde_json::from_slice::<Run>(&run.value).ok())
         .filter(|run| run.holder.format == record::FORMAT && run.token < item.created)
@@ -113,7 +113,8 @@ fn who(holder: &Holder, handed_over: Option<String>) -> String {
     shown(&format!("{user}@{host} (pid {pid}) since {since}{owner}{reason}"))
 }
 
-pub(super) fn frozen(item: &Item) -> String {
+/// By whom and why, as the end of a sentence.
+pub fn frozen(item: &Item) -> String {
     let freeze = serde_json::from_slice::<Freeze>(&item.value)
         .ok()
         .filter(|freeze| freeze.format == record::FORMAT)
@@ -131,7 +132,8 @@ pub(super) fn frozen(item: &Item) -> String {
     shown(&format!(" by {by}{reason}"))
 }
 
-pub(super) fn stale(item: &Item) -> Stale {
+/// For how long an unclean departure is to be minded.
+pub fn stale(item: &Item) -> Stale {
     /// The one field that counts, whatever the format.
     #[derive(Deserialize)]
     struct Ttl {
@@ -139,9 +141,10 @@ pub(super) fn stale(item: &Item) -> Stale {
     }
     Stale {
         key: item.key.clone(),
-        // One that we cannot read may be of the longest lease there is.
+        // One that we cannot read may be of the longest lease there is; a longer one is none.
         ttl: serde_json::from_slice::<Ttl>(&item.value)
-            .map_or(*TTL_RANGE.end(), |open| Duration::from_millis(open.ttl_ms)),
+            .map_or(Duration::MAX, |open| Duration::from_millis(open.ttl_ms))
+            .min(*TTL_RANGE.end()),
     }
 }
 
@@ -149,6 +152,6 @@ pub(super) fn stale(item: &Item) -> Stale {
 const SHOWN: usize = 1000;
 
 /// Of what others wrote, as much as is shown; made safe for a terminal where it is shown.
-pub(super) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     text.chars().take(SHOWN).collect()
 }

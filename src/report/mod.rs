@@ -178,7 +178,8 @@ fn has_room(fd: BorrowedFd, patience: Duration) -> bool {
     }
 }
 
-fn line(text: &str) -> Vec<u8> {
+/// `text` as it is written: one line, whole, that a pipe takes at once.
+pub fn line(text: &str) -> Vec<u8> {
     let mut line = format!("meshlock: {}", printable(text));
     if line.len() >= LINE_LIMIT {
         let mut end = LINE_LIMIT - "…\n".len();
@@ -208,7 +209,7 @@ pub fn printable(text: &str) -> String {
 
 /// Line separators, and the marks that reverse what follows (Unicode's UAX #9).
 const fn is_invisible_steering(char: char) -> bool {
-    matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// clap's help or version, which go to stdout; a reader that went away is no error.

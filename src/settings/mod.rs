@@ -3,13 +3,14 @@
 
 mod connection;
 mod duration;
+mod misspelt;
 mod source;
 
 pub use self::source::Environment;
 pub use crate::report::Verbosity;
 use crate::store::Connection;
 
-use self::source::{Found, Layer, Sources};
+use self::source::{Found, Layer, Sources, quoted};
 use crate::cli;
 use crate::lock::keys::{BadName, Place};
 use crate::lock::record::{FORMAT, Holder, Purpose};
@@ -22,6 +23,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{User, gethostname, getuid};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -52,6 +54,8 @@ pub struct Run {
     /// Leases that this process tree already holds, outermost first: waiting for one would wait for ourselves.
     pub outer_leases: Vec<i64>,
     pub verbosity: Verbosity,
+    /// What the user should know of the settings, a line each.
+    pub warnings: Vec<String>,
 }
 
 const DEFAULT_PREFIX: &str = "meshlock/";
@@ -64,6 +68,9 @@ const KEEP_LIMIT: u32 = 1000;
 
 /// The longest `--owner` and `--reason`, in bytes: every waiter reads the holder's record.
 const TEXT_LIMIT: usize = 1024;
+
+/// The longest program name, in characters: no file has a longer one (`NAME_MAX`), and every waiter reads it too.
+const PROGRAM_LIMIT: usize = 255;
 
 /// The settings of `meshlock run`.
 ///
@@ -105,6 +112,7 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         environment: for_the_command(environment),
         outer_leases: outer_leases(environment),
         verbosity: verbosity(&typed.output, &sources)?,
+        warnings: misspelt::warnings(environment),
         // Last, since a FIFO's reader is told by it that we are there.
         report: report(records.report.as_deref(), &sources)?,
         command: typed.command,
@@ -115,13 +123,18 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
 /// with the lock in hand.
 fn refuse_option_as_command(command: &[OsString]) -> Result<(), Failure> {
     match command.first() {
-        Some(program) if program.as_encoded_bytes().starts_with(b"-") => Err(Failure::new(
-            FailureKind::Usage,
-            format!(
-                "unknown option {0}; see meshlock run --help (for a command of that name, write its path, as in ./{0})",
-                program.display()
-            ),
-        )),
+        Some(program) if program.as_bytes().starts_with(b"-") => {
+            // Its value may be a password.
+            let end = program.as_bytes().iter().position(|byte| *byte == b'=');
+            let option = OsStr::from_bytes(&program.as_bytes()[..end.unwrap_or(program.len())]);
+            Err(Failure::new(
+                FailureKind::Usage,
+                format!(
+                    "unknown option {}; see meshlock run --help (for a command of that name, write its path)",
+                    quoted(option)
+                ),
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -140,7 +153,7 @@ fn place(typed: &cli::Run, sources: &Sources) -> Result<(Place, String), Failure
     let prefix = prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
     let name = typed.name.to_str().ok_or(BadName::NotUtf8);
     let place = name.and_then(|name| Place::new(&prefix, name)).map_err(|why| {
-        let why = format!("\"{}\" cannot be a lock's name: {why}", typed.name.display());
+        let why = format!("{} cannot be a lock's name: {why}", quoted(&typed.name));
         Failure::new(FailureKind::Usage, why)
     })?;
     let shared = read(sources, "lock-key", typed.place.lock_key.as_deref(), |key| {
@@ -261,7 +274,7 @@ fn report(typed: Option<&Path>, sources: &Sources) -> Result<Option<Target>, Fai
         return Ok(None);
     };
     Target::open(&value).map(Some).map_err(|error| {
-        let why = format!("{source} \"{}\" cannot be written: {}", value.display(), reason(&error));
+        let why = format!("{source} {} cannot be written: {}", quoted(&value), reason(&error));
         Failure::new(FailureKind::Config, why)
     })
 }
@@ -278,7 +291,12 @@ fn holder(command: &[OsString], purpose: Purpose) -> Holder {
             .flatten()
             .map_or_else(|| uid.to_string(), |user| user.name),
         pid: std::process::id(),
-        program: program.unwrap_or_default().to_string_lossy().into_owned(),
+        program: program
+            .unwrap_or_default()
+            .to_string_lossy()
+            .chars()
+            .take(PROGRAM_LIMIT)
+            .collect(),
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         purpose,
     }
