@@ -40,7 +40,7 @@ pub struct Purpose {
     /// Who or what to go to when the run fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
-    /// The outcome that counts as success.
+    /// The outcome that counts as success; see [`super::expect`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
