@@ -14,6 +14,7 @@ mod exit_status;
 mod handover;
 mod interop;
 mod loss;
+mod origin;
 mod records;
 mod release;
 mod run;
