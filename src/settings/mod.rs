@@ -53,6 +53,8 @@ pub struct Run {
     /// Leases that this process tree already holds, outermost first: waiting for one would wait for ourselves.
     pub outer_leases: Vec<i64>,
     pub verbosity: Verbosity,
+    /// It cannot bring a line up to date in place.
+    pub dumb_terminal: bool,
 }
 
 const DEFAULT_PREFIX: &str = "meshlock/";
@@ -99,6 +101,7 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         environment: for_the_command(environment),
         outer_leases: outer_leases(environment),
         verbosity: verbosity(&typed.output, &sources)?,
+        dumb_terminal: environment.get("TERM").is_none_or(|kind| kind == "dumb"),
         // Last, since a FIFO's reader is told by it that we are there.
         report: report(records.report.as_deref(), &sources)?,
         command: typed.command,

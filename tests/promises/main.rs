@@ -22,3 +22,4 @@ mod settings;
 mod signals;
 mod terminal;
 mod tree;
+mod waiting_line;
