@@ -6,8 +6,9 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use unicode_width::UnicodeWidthChar;
 
-/// To the row's start, and clear it (ECMA-48: CR, EL).
-pub(super) const CLEAR: &str = "\r\x1b[K";
+/// To the row's start, and clear from there on (ECMA-48: CR, ED). More than the row, since a window that has become
+/// narrower may have wrapped the line.
+pub(super) const CLEAR: &str = "\r\x1b[J";
 
 /// Where no width is known, as over a serial line.
 const COLUMNS: u16 = 80;
@@ -18,15 +19,16 @@ pub(super) fn has_place_on(fd: &(impl AsFd + IsTerminal)) -> bool {
     fd.is_terminal() && tcgetpgrp(fd.as_fd()).is_ok_and(|foreground| foreground == getpgrp())
 }
 
-pub(super) fn columns(fd: impl AsFd) -> usize {
-    terminal_size::terminal_size_of(fd)
-        .map_or(COLUMNS, |(width, _)| width.0)
-        .into()
+/// `text` as it is put on that terminal. The cursor goes back to the row's start: it stays there when a terminal
+/// wraps the line anew, so that [`CLEAR`] finds all of it.
+pub(super) fn drawn(text: &str, fd: impl AsFd) -> String {
+    let columns = terminal_size::terminal_size_of(fd).map_or(COLUMNS, |(width, _)| width.0);
+    fit(text, columns.into()) + "\r"
 }
 
 /// As much of `text` as one row takes. The last column stays free: terminals differ in what follows when it is
 /// written to.
-pub(super) fn fit(text: &str, columns: usize) -> String {
+fn fit(text: &str, columns: usize) -> String {
     let room = columns.saturating_sub(1);
     if text.chars().map(width).sum::<usize>() <= room {
         return text.to_owned();

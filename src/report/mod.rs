@@ -96,9 +96,9 @@ impl Reporter {
         let stderr = io::stderr();
         // In the background the row belongs to others: nothing is written there, and nothing taken away.
         let here = current::has_place_on(&stderr);
-        let now = text.filter(|_| here).map_or(String::new(), |text| {
-            current::fit(&prefixed(text), current::columns(&stderr))
-        });
+        let now = text
+            .filter(|_| here)
+            .map_or(String::new(), |text| current::drawn(&prefixed(text), &stderr));
         let before = self.current.replace(now.clone());
         if here && !(before.is_empty() && now.is_empty()) {
             self.write(format!("{}{now}", current::CLEAR).as_bytes(), Duration::ZERO);

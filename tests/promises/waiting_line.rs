@@ -209,7 +209,7 @@ fn where_no_line_can_be_kept_current_there_are_plain_ones() {
         }
         terminal.expect_prompt();
         let written = terminal.written();
-        assert!(!written.contains("\r\u{1b}[K"), "{line}: {written:?}");
+        assert!(!written.contains("\u{1b}[J"), "{line}: {written:?}");
         assert_eq!(written.matches("waiting").count(), usize::from(said), "{written:?}");
     }
     holder.finish().stdout("held\n").success();

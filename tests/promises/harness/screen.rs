@@ -22,7 +22,8 @@ pub(crate) fn rows(written: &[u8]) -> Vec<String> {
                         break;
                     }
                 }
-                if sequence == "[K" {
+                // There is never anything below.
+                if ["[K", "[J"].contains(&sequence.as_str()) {
                     row.truncate(column);
                 }
             }
