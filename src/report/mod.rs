@@ -22,7 +22,7 @@ use nix::sys::stat::Mode;
 use std::cell::{OnceCell, RefCell};
 use std::fmt::Write as _;
 use std::fs;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -86,9 +86,10 @@ impl Reporter {
         }
     }
 
-    /// Whether a line can be kept current on stderr, and is wanted.
+    /// Whether a line can be kept current on stderr, and is wanted. Only where stdin is a terminal too: in a script's
+    /// background, in a pipeline and under make there are others that write to the same row.
     pub fn can_keep_current(&self) -> bool {
-        self.verbosity > Verbosity::Quiet && current::has_place_on(&io::stderr())
+        self.verbosity > Verbosity::Quiet && io::stdin().is_terminal() && current::has_place_on(&io::stderr())
     }
 
     /// Puts a line where the last one of this kind was, or takes it away. Other lines come before it.

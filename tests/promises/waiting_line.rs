@@ -197,6 +197,9 @@ fn where_no_line_can_be_kept_current_there_are_plain_ones() {
         ("dumb", call.clone(), true),
         ("", call.clone(), true),
         ("xterm", format!("{call} & wait"), true),
+        // Others may write to the same row: in a script's background and in a pipeline.
+        ("xterm", format!("sh -c \"{call} & wait\""), true),
+        ("xterm", format!("true | {call}"), true),
         ("xterm", format!("{call} 2>{file}; cat {file}"), true),
         ("xterm", quiet, false),
     ] {
@@ -234,4 +237,26 @@ fn without_a_line_to_keep_current_nothing_wakes_the_guardian() {
     assert_eq!(wake_ups(), before);
     holder.finish().stdout("held\n").success();
     waiter.finish().any_stderr().success();
+}
+
+#[test]
+fn what_others_wrote_cannot_steer_the_terminal() {
+    let etcd = Etcd::shared();
+    let name = unique("line");
+    let long = "9".repeat(50_000);
+    let entry = format!(
+        r#"{{"format":1,"host":"h\r\u001b[2J","user":"u\n","pid":1,"program":"p","started":"{long}","owner":"\u202e\u0007{long}"}}"#
+    );
+    let key = format!("meshlock/lock/{name}/1f");
+    etcd.put(&key, &entry);
+    let mut terminal = Terminal::open_as("bash", "xterm");
+    terminal.line(&typed(&Meshlock::run(etcd, &name)));
+    let shown = line(
+        &terminal,
+        &["(1 ahead)", r"u\n@h\r\u{1b}[2J (pid 1)", r", owner \u{202e}\u{7}999"],
+    );
+    assert!(shown.chars().count() < 300, "{shown}");
+    etcd.del(&key);
+    terminal.expect_prompt();
+    assert_eq!(lines(&terminal.rows()), [""; 0]);
 }
