@@ -40,7 +40,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__run)
-            opts="-n -w -E -q -v -h --no-wait --wait --conflict-exit-code --ttl --grace --stop-signal --lost-grace --max-runtime --stragglers --release-timeout --report --keep --owner --reason --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --quiet --verbose --help"
+            opts="-n -w -E -q -v -h --no-wait --wait --conflict-exit-code --ttl --grace --stop-signal --lost-grace --max-runtime --stragglers --release-timeout --report --keep --owner --reason --route --expect --trigger --system --record-args --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -150,6 +150,34 @@ _meshlock() {
                     return 0
                     ;;
                 --reason)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --route)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --expect)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --trigger)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --system)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace

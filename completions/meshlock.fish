@@ -42,6 +42,10 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l report -d 'Wri
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l keep -d 'Keep the records of this many runs in etcd, 0 to 1000 [default: 20]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l owner -d 'Who answers for this run, for the record' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l reason -d 'Why it runs, for the record' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l route -d 'Who or what to go to when it fails, for the record' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l expect -d 'The exit statuses that count as success, for the record [default: 0]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l trigger -d 'What set the run off, for the record [default: what can be found]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l system -d 'Which system it belongs to, for the record [default: the CI project, unit or crontab, and the host]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l prefix -d 'Everything of meshlock\'s lies under this key prefix [default: meshlock/]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l lock-key -d 'Share the lock KEY with etcdctl lock or a Go program' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
@@ -52,6 +56,7 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l key -d 'The cl
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l user -d 'The etcd user' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l password-file -d 'The file with the etcd user\'s password' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s n -l no-wait -d 'Do not wait: if another has the lock, exit at once'
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l record-args -d 'Record the command\'s arguments too'
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s q -l quiet -d 'Say nothing of waiting and contention'
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s v -l verbose -d 'Say more: what was decided, and what was left running'
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -186,6 +186,34 @@ pub struct Records {
     /// Why it runs, for the record
     #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
     pub reason: Option<OsString>,
+
+    /// Who or what to go to when it fails, for the record
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+    pub route: Option<OsString>,
+
+    /// The exit statuses that count as success, for the record [default: 0]
+    ///
+    /// A list such as 0,3, as a shell shows them: 143 is a death by SIGTERM. It changes no exit status; a run that
+    /// was stopped, or whose command could not be started, never counts as success.
+    #[arg(long, value_name = "LIST", value_hint = ValueHint::Other)]
+    pub expect: Option<OsString>,
+
+    /// What set the run off, for the record [default: what can be found]
+    ///
+    /// Found are, in this order: a CI system with the link to its run, by its variables; a systemd unit; cron, at or
+    /// anacron; a terminal.
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+    pub trigger: Option<OsString>,
+
+    /// Which system it belongs to, for the record [default: the CI project, unit or crontab, and the host]
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other)]
+    pub system: Option<OsString>,
+
+    /// Record the command's arguments too
+    ///
+    /// Up to 4 KiB of them. They can hold secrets, and whoever may read the records reads them.
+    #[arg(long)]
+    pub record_args: bool,
 }
 
 #[derive(Args)]

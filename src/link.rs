@@ -4,6 +4,7 @@
 
 use crate::outcome::Failure;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::time::Duration;
 
 /// A hold as the command is told of it.
@@ -20,11 +21,55 @@ pub struct Hold {
     pub ttl: Duration,
 }
 
+/// Why a waiter waits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Waiting {
+    /// So many came before, and the first of them has the lock.
+    Behind { ahead: i64, holder: HeldBy },
+    /// Nobody starts under this name; the words say by whom it was frozen and why.
+    Frozen { words: String },
+    /// The last holder left without a release: what may still run there has so much time to be stopped.
+    Delayed { left: Duration },
+}
+
+/// Who has the lock, as their record says: text of others', of bounded length, and made safe where it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HeldBy {
+    pub who: String,
+    /// RFC 3339, UTC.
+    pub since: Option<String>,
+    /// Owner and reason, as the end of a sentence.
+    pub purpose: String,
+}
+
+/// Of whom nothing else is known.
+impl From<&str> for HeldBy {
+    fn from(who: &str) -> Self {
+        Self {
+            who: who.to_owned(),
+            since: None,
+            purpose: String::new(),
+        }
+    }
+}
+
+impl fmt::Display for HeldBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { who, since, purpose } = self;
+        match since {
+            Some(since) => write!(f, "{who} since {since}{purpose}"),
+            None => write!(f, "{who}{purpose}"),
+        }
+    }
+}
+
 /// What the keeper tells the guardian.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FromKeeper {
     /// A line of progress for the user, silenced by `-q`.
     Progress(String),
+    /// Our place in the queue: told at each change of holder, or, where it is shown all the while, at each change.
+    Waiting(Waiting),
     /// A line that the user must see whatever was asked.
     Notice(String),
     /// The lock is ours; the command may start once the offer is claimed in the shared page.
@@ -72,7 +117,8 @@ impl FromKeeper {
             Self::Left { problem } => Self::Left {
                 problem: problem.map(short),
             },
-            Self::Held(_) | Self::Withdrawn => self,
+            // Where others wrote part of it, it was cut as it was read.
+            Self::Waiting(_) | Self::Held(_) | Self::Withdrawn => self,
         }
     }
 }

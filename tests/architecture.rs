@@ -17,7 +17,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("lock", &["link", "moment", "outcome", "rules", "store"]),
     ("report", &["link", "lock", "outcome"]),
     ("supervise", &["link", "moment", "outcome", "rules"]),
-    ("settings", &["cli", "lock", "outcome", "report", "rules", "store"]),
+    (
+        "settings",
+        &["cli", "lock", "outcome", "report", "rules", "store", "supervise"],
+    ),
     (
         "commands",
         &[

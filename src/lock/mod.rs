@@ -1,5 +1,6 @@
 //! The lock: names and keys, the queue in etcd, records, and the keeper's decisions. Knows no process.
 
+pub mod expect;
 pub mod keeper;
 pub mod keys;
 pub mod protocol;

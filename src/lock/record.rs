@@ -16,7 +16,7 @@ pub struct Holder {
     /// The name, else the uid.
     pub user: String,
     pub pid: u32,
-    /// The program's name; never its arguments, which can hold secrets.
+    /// The program's name; its arguments, which can hold secrets, are in [`Purpose`] if that was asked for.
     pub program: String,
     /// RFC 3339, UTC: when this call of meshlock began.
     pub started: String,
@@ -24,7 +24,7 @@ pub struct Holder {
     pub purpose: Purpose,
 }
 
-/// Why the run is there, as people asked for it to be recorded.
+/// Why the run is there and where it comes from, as people said or as we found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Purpose {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,17 +34,20 @@ pub struct Purpose {
     /// What set the run off: a CI job, a timer, a terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<String>,
-    /// The source system.
+    /// The source system: the host, and on it the project, the unit or the crontab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
     /// Who or what to go to when the run fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
-    /// The outcome that counts as success.
+    /// The outcome that counts as success; see [`super::expect`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tries: Option<u32>,
+    /// The command's, its program apart; only where their being recorded was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Vec<String>>,
 }
 
 /// Left beside an entry, bound to no lease: where it stands without its entry, a departure was unclean.

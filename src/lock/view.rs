@@ -2,6 +2,7 @@
 //! by anybody with the right, shown on a terminal.
 
 use super::record::{self, Freeze, Holder, Run};
+use crate::link::HeldBy;
 use crate::moment::Moment;
 use crate::rules::TTL_RANGE;
 use crate::store::Item;
@@ -46,8 +47,8 @@ pub struct Entry {
     pub key: String,
     pub token: i64,
     pub lease: i64,
-    /// `ci@runner-7 (pid 4121) since 14:02:11Z`, or `unknown (not meshlock)` where we cannot read the record.
-    pub who: String,
+    /// `unknown (not meshlock)` where we cannot read the record.
+    pub who: HeldBy,
 }
 
 /// An open record without its entry.
@@ -89,13 +90,13 @@ pub fn entry(item: &Item, last_run: Option<&Item>) -> Entry {
         token: item.created,
         lease: item.lease,
         who: Holder::parse(&item.value).map_or_else(
-            || "unknown (not meshlock)".to_owned(),
-            |holder| who(&holder, handed_over),
+            || "unknown (not meshlock)".into(),
+            |holder| held_by(&holder, handed_over),
         ),
     }
 }
 
-fn who(holder: &Holder, handed_over: Option<String>) -> String {
+fn held_by(holder: &Holder, handed_over: Option<String>) -> HeldBy {
     let Holder {
         user,
         host,
@@ -110,7 +111,11 @@ fn who(holder: &Holder, handed_over: Option<String>) -> String {
     let part =
         |before: &str, text: &Option<String>| text.as_ref().map_or(String::new(), |text| format!("{before}{text}"));
     let (owner, reason) = (part(", owner ", &purpose.owner), part(": ", &purpose.reason));
-    shown(&format!("{user}@{host} (pid {pid}) since {since}{owner}{reason}"))
+    HeldBy {
+        who: first(WHO_SHOWN, &format!("{user}@{host} (pid {pid})")),
+        since: Some(first(TIME_SHOWN, since)),
+        purpose: shown(&format!("{owner}{reason}")),
+    }
 }
 
 /// By whom and why, as the end of a sentence.
@@ -150,8 +155,15 @@ pub fn stale(item: &Item) -> Stale {
 
 /// More of another's text is cut off: a message to the guardian has its limit, and a line one screen.
 const SHOWN: usize = 1000;
+/// Of names and times less is enough: all together has to fit as well.
+const WHO_SHOWN: usize = 300;
+const TIME_SHOWN: usize = 40;
 
 /// Of what others wrote, as much as is shown; made safe for a terminal where it is shown.
 pub fn shown(text: &str) -> String {
-    text.chars().take(SHOWN).collect()
+    first(SHOWN, text)
+}
+
+fn first(limit: usize, text: &str) -> String {
+    text.chars().take(limit).collect()
 }

@@ -3,6 +3,7 @@
 
 use super::{LAST_WORD, open_now, write_within};
 use crate::link::Hold;
+use crate::lock::expect::Expected;
 use crate::lock::record::{FORMAT, Holder};
 use crate::outcome::{CommandEnd, Exit, Outcome};
 use nix::errno::Errno;
@@ -40,6 +41,15 @@ pub struct Report<'a> {
     program: &'a str,
     owner: Option<&'a str>,
     reason: Option<&'a str>,
+    trigger: Option<&'a str>,
+    system: Option<&'a str>,
+    route: Option<&'a str>,
+    /// The exit statuses that count as success, separated by commas.
+    expect: Option<String>,
+    /// Whether the run ended so; `None` where nothing was run.
+    met: Option<bool>,
+    /// Only where their being recorded was asked for.
+    arguments: Option<&'a [String]>,
     started: &'a str,
     acquired: Option<&'a str>,
     ended: &'a str,
@@ -65,6 +75,9 @@ impl<'a> Report<'a> {
             Exit::Status(status) => (status, None),
             Exit::Raise(signal) => (CommandEnd::Signaled(signal).status(), Some(signal)),
         };
+        let (purpose, command) = (&run.holder.purpose, run.outcome.command());
+        let expected = purpose.expected();
+        let judge = |expected: &Expected| expected.met(run.outcome.name(), command.map(CommandEnd::status));
         Self {
             format: FORMAT,
             name: run.name,
@@ -72,7 +85,7 @@ impl<'a> Report<'a> {
             status,
             signal,
             why: run.outcome.why(),
-            command: run.outcome.command(),
+            command,
             unreleased: run.unreleased,
             token: run.hold.map(|hold| hold.token),
             key: run.hold.map(|hold| hold.key.as_str()),
@@ -82,8 +95,14 @@ impl<'a> Report<'a> {
             user: &run.holder.user,
             pid: run.holder.pid,
             program: &run.holder.program,
-            owner: run.holder.purpose.owner.as_deref(),
-            reason: run.holder.purpose.reason.as_deref(),
+            owner: purpose.owner.as_deref(),
+            reason: purpose.reason.as_deref(),
+            trigger: purpose.trigger.as_deref(),
+            system: purpose.system.as_deref(),
+            route: purpose.route.as_deref(),
+            expect: expected.as_ref().map(Expected::to_string),
+            met: expected.as_ref().filter(|_| run.hold.is_some()).map(judge),
+            arguments: purpose.arguments.as_deref(),
             started: &run.holder.started,
             acquired: run.acquired,
             ended: run.ended,
@@ -254,7 +273,19 @@ mod tests {
         let failed = Outcome::Failed(Failure::new(FailureKind::Unavailable, "no answer"));
         let failed = report(&failed, None);
         for field in [
-            "token", "key", "lease", "cluster", "acquired", "command", "signal", "owner",
+            "token",
+            "key",
+            "lease",
+            "cluster",
+            "acquired",
+            "command",
+            "signal",
+            "owner",
+            "trigger",
+            "system",
+            "route",
+            "met",
+            "arguments",
         ] {
             assert_eq!(failed.get(field), Some(&serde_json::Value::Null), "{field}");
         }

@@ -4,6 +4,8 @@
 mod connection;
 mod duration;
 mod misspelt;
+mod origin;
+mod records;
 mod source;
 
 pub use self::source::Environment;
@@ -13,19 +15,18 @@ use crate::store::Connection;
 use self::source::{Found, Layer, Sources, quoted};
 use crate::cli;
 use crate::lock::keys::{BadName, Place};
-use crate::lock::record::{FORMAT, Holder, Purpose};
+use crate::lock::record::Holder;
 use crate::outcome::{CONTENDED, Failure, FailureKind};
 use crate::report::Target;
 use crate::rules::{Asked, Rules, Stragglers};
 use clap::ValueEnum;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use nix::unistd::{User, gethostname, getuid};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// What `meshlock run` needs to know.
 #[derive(Clone)]
@@ -56,6 +57,8 @@ pub struct Run {
     pub verbosity: Verbosity,
     /// What the user should know of the settings, a line each.
     pub warnings: Vec<String>,
+    /// It cannot bring a line up to date in place.
+    pub dumb_terminal: bool,
 }
 
 const DEFAULT_PREFIX: &str = "meshlock/";
@@ -65,12 +68,6 @@ const DEFAULT_KEEP: u32 = 20;
 
 /// More run records than this would weigh on every release.
 const KEEP_LIMIT: u32 = 1000;
-
-/// The longest `--owner` and `--reason`, in bytes: every waiter reads the holder's record.
-const TEXT_LIMIT: usize = 1024;
-
-/// The longest program name, in characters: no file has a longer one (`NAME_MAX`), and every waiter reads it too.
-const PROGRAM_LIMIT: usize = 255;
 
 /// The settings of `meshlock run`.
 ///
@@ -92,11 +89,7 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
     let (place, prefix) = place(&typed, &sources)?;
     let asked = asked(&typed.holding, &sources)?;
     let connection = connection::resolve(&typed.connection, &sources)?;
-    let purpose = Purpose {
-        owner: read(&sources, "owner", records.owner.as_deref(), short_text)?,
-        reason: read(&sources, "reason", records.reason.as_deref(), short_text)?,
-        ..Purpose::default()
-    };
+    let holder = records::holder(&typed.command, records, &sources)?;
     Ok(Run {
         connection,
         place,
@@ -108,11 +101,12 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         stragglers: stragglers(&typed.holding, &sources)?,
         conflict_status: conflict_status.map_or(CONTENDED, |status| u8::try_from(status).unwrap_or(CONTENDED)),
         keep: read(&sources, "keep", records.keep.as_deref(), keep)?.unwrap_or(DEFAULT_KEEP),
-        holder: holder(&typed.command, purpose),
+        holder,
         environment: for_the_command(environment),
         outer_leases: outer_leases(environment),
         verbosity: verbosity(&typed.output, &sources)?,
         warnings: misspelt::warnings(environment),
+        dumb_terminal: environment.get("TERM").is_none_or(|kind| kind == "dumb"),
         // Last, since a FIFO's reader is told by it that we are there.
         report: report(records.report.as_deref(), &sources)?,
         command: typed.command,
@@ -279,29 +273,6 @@ fn report(typed: Option<&Path>, sources: &Sources) -> Result<Option<Target>, Fai
     })
 }
 
-fn holder(command: &[OsString], purpose: Purpose) -> Holder {
-    let program = command.first().map(Path::new).and_then(Path::file_name);
-    let uid = getuid();
-    Holder {
-        format: FORMAT,
-        host: gethostname().map_or_else(|_| "unknown".to_owned(), |host| host.to_string_lossy().into_owned()),
-        // Where nobody by that number is known, as in many containers, the number.
-        user: User::from_uid(uid)
-            .ok()
-            .flatten()
-            .map_or_else(|| uid.to_string(), |user| user.name),
-        pid: std::process::id(),
-        program: program
-            .unwrap_or_default()
-            .to_string_lossy()
-            .chars()
-            .take(PROGRAM_LIMIT)
-            .collect(),
-        started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        purpose,
-    }
-}
-
 /// All that we inherited, less what the command has no business with: our password, and our report, which a meshlock
 /// inside would overwrite.
 fn for_the_command(environment: &Environment) -> Vec<(OsString, OsString)> {
@@ -336,14 +307,6 @@ fn whole_number(text: &str, limit: u32) -> Result<u32, String> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|number| digits && *number <= limit);
     number.ok_or_else(|| format!("is not a whole number from 0 to {limit}"))
-}
-
-fn short_text(text: &str) -> Result<String, String> {
-    if text.len() <= TEXT_LIMIT {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("is longer than {TEXT_LIMIT} bytes"))
-    }
 }
 
 fn signal(text: &str) -> Result<Signal, String> {

@@ -8,8 +8,8 @@ use super::sys;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 
 /// A process, told apart from a later one with the same number by its start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,6 +110,31 @@ pub fn descendants(pid: i32, except: &BTreeSet<i32>, found: &mut BTreeSet<Proces
     outcome
 }
 
+/// A process as its descendants see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ancestor {
+    pub pid: i32,
+    /// The program's name, at most 15 bytes of it: field 2 of /proc/PID/stat.
+    pub name: String,
+    /// It has a controlling terminal.
+    pub terminal: bool,
+}
+
+/// `pid` itself and its ancestors, the nearest first, as far as /proc shows them. Asked at every start, so a file
+/// of three system calls each.
+pub fn ancestry(pid: i32) -> impl Iterator<Item = Ancestor> {
+    let mut next = Some(pid).filter(|pid| *pid > 0);
+    std::iter::from_fn(move || {
+        let pid = next?;
+        // The line is shorter by far, and a program's name need not be UTF-8.
+        let mut line = [0; 1024];
+        let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut line).ok()?;
+        let (ancestor, parent) = parse_ancestor(pid, &String::from_utf8_lossy(&line[..length]))?;
+        next = Some(parent).filter(|parent| *parent > 0);
+        Some(ancestor)
+    })
+}
+
 /// Every process number of the machine.
 ///
 /// # Errors
@@ -163,6 +188,16 @@ pub fn parse_stat(text: &str) -> Option<(char, i32, u64)> {
     Some((state, parent, start))
 }
 
+fn parse_ancestor(pid: i32, text: &str) -> Option<(Ancestor, i32)> {
+    let (name, rest) = text.split_once('(')?.1.rsplit_once(") ")?;
+    let mut fields = rest.split_ascii_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    // Field 7: the terminal's device number, 0 for none.
+    let terminal = fields.nth(2)? != "0";
+    let name = name.to_owned();
+    Some((Ancestor { pid, name, terminal }, parent))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +206,21 @@ mod tests {
     fn a_hostile_program_name_does_not_confuse_the_parser() {
         let line = "42 (a) Z 1 (b) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 0 0";
         assert_eq!(parse_stat(line), Some(('S', 7, 987_654)));
+        let (ancestor, parent) = parse_ancestor(42, line).expect("an ancestor");
+        assert_eq!(
+            (ancestor.name.as_str(), ancestor.terminal, parent),
+            ("a) Z 1 (b", false, 7)
+        );
+        let at_terminal = line.replace("42 42 0 -1", "42 42 34816 -1");
+        assert!(parse_ancestor(42, &at_terminal).expect("an ancestor").0.terminal);
+    }
+
+    #[test]
+    fn our_ancestry_begins_with_us_and_leads_to_the_first_process_that_we_can_see() {
+        let found: Vec<Ancestor> = ancestry(nix::unistd::getpid().as_raw()).collect();
+        assert_eq!(found[0].pid, nix::unistd::getpid().as_raw());
+        assert_eq!(found[1].pid, nix::unistd::getppid().as_raw());
+        assert!(ancestry(0).next().is_none());
     }
 
     #[test]

@@ -262,6 +262,7 @@ impl Setting {
             dial_timeout: Duration::from_secs(60),
             outer_leases: Vec::new(),
             jitter: 0.0,
+            shows_place: false,
         }
     }
 
@@ -273,6 +274,7 @@ impl Setting {
             stop_signal: nix::sys::signal::Signal::SIGTERM,
             stragglers: self.stragglers,
             terminal: false,
+            waiting_line: false,
         }
     }
 }

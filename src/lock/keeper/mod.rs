@@ -40,6 +40,8 @@ pub struct Policy {
     pub dial_timeout: Duration,
     /// Leases that our own process tree holds: waiting for one of them would wait for ourselves.
     pub outer_leases: Vec<i64>,
+    /// The guardian shows our place all the while: it hears of each change, and not only of the holder's.
+    pub shows_place: bool,
     /// 0.0 to 1.0: by which renewals of many keepers are spread.
     pub jitter: f64,
 }

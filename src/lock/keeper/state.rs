@@ -1,7 +1,7 @@
 //! Where the keeper stands, and when time alone demands its next decision. Knows no events.
 
 use super::{Policy, Request, Watched};
-use crate::link::{Ended, FromKeeper};
+use crate::link::{Ended, FromKeeper, Waiting};
 use crate::moment::Moment;
 use crate::rules::Rules;
 use std::collections::BTreeMap;
@@ -79,8 +79,8 @@ pub struct State {
     pub(super) watched: Option<Watched>,
     /// When each unclean departure was first seen.
     pub(super) first_seen: BTreeMap<String, Moment>,
-    /// Who was last named to the user as being ahead, or why nobody starts.
-    pub(super) named: Option<String>,
+    /// What was last told of our place, under the key of the entry (or the word for the reason) that it names.
+    pub(super) told: Option<(String, Waiting)>,
     /// The kind of ask that was last passed over.
     pub(super) passed_over: Option<String>,
     /// The words for a contention.
@@ -126,7 +126,7 @@ impl State {
             watch_at: None,
             watched: None,
             first_seen: BTreeMap::new(),
-            named: None,
+            told: None,
             passed_over: None,
             blocker: None,
             outage: None,

@@ -108,6 +108,8 @@ impl Client {
             }
             guardian::Action::Signal(_)
             | guardian::Action::StopSelf(_)
+            | guardian::Action::ShowWaiting { .. }
+            | guardian::Action::HideWaiting
             | guardian::Action::Progress(_)
             | guardian::Action::Notice(_)
             | guardian::Action::Finish => {}

@@ -110,7 +110,11 @@ impl Client {
 
     fn say(&mut self, words: FromKeeper) {
         // Lines for the user decide nothing.
-        if !matches!(words, FromKeeper::Progress(_) | FromKeeper::Notice(_)) && self.guardian != Life::Dead {
+        if !matches!(
+            words,
+            FromKeeper::Progress(_) | FromKeeper::Waiting(_) | FromKeeper::Notice(_)
+        ) && self.guardian != Life::Dead
+        {
             self.to_guardian.push(words);
         }
     }

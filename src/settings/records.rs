@@ -1,0 +1,133 @@
+//! What is recorded of a run: who we are, and the purpose that was given or found. Knows nothing of where
+//! records go.
+
+use super::origin::{Origin, TEXT_LIMIT, cut};
+use super::source::Sources;
+use super::{read, switch};
+use crate::cli;
+use crate::lock::expect::Expected;
+use crate::lock::record::{FORMAT, Holder, Purpose};
+use crate::outcome::Failure;
+use crate::supervise::tree;
+use nix::unistd::{User, gethostname, getuid};
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process;
+use std::time::SystemTime;
+
+/// The recorded arguments, in bytes: every waiter reads the holder's record.
+const ARGUMENTS_LIMIT: usize = 4096;
+/// The longest program name, in characters: no file has a longer one (`NAME_MAX`).
+const PROGRAM_LIMIT: usize = 255;
+
+pub(super) fn holder(command: &[OsString], typed: &cli::Records, sources: &Sources) -> Result<Holder, Failure> {
+    let program = command.first().map(Path::new).and_then(Path::file_name);
+    let uid = getuid();
+    let host = gethostname().map_or_else(|_| "unknown".to_owned(), |host| host.to_string_lossy().into_owned());
+    // Where nobody by that number is known, as in many containers, the number.
+    let user = User::from_uid(uid)
+        .ok()
+        .flatten()
+        .map_or_else(|| uid.to_string(), |user| user.name);
+    Ok(Holder {
+        format: FORMAT,
+        pid: process::id(),
+        program: program
+            .unwrap_or_default()
+            .to_string_lossy()
+            .chars()
+            .take(PROGRAM_LIMIT)
+            .collect(),
+        started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        purpose: purpose(command, typed, sources, &host, &user)?,
+        host,
+        user,
+    })
+}
+
+fn purpose(
+    command: &[OsString],
+    typed: &cli::Records,
+    sources: &Sources,
+    host: &str,
+    user: &str,
+) -> Result<Purpose, Failure> {
+    let text = |flag: &str, typed: &Option<OsString>| read(sources, flag, typed.as_deref(), short_text);
+    let expect = read(sources, "expect", typed.expect.as_deref(), str::parse::<Expected>)?;
+    let mut purpose = Purpose {
+        owner: text("owner", &typed.owner)?,
+        reason: text("reason", &typed.reason)?,
+        route: text("route", &typed.route)?,
+        expect: expect.map(|expected| expected.to_string()),
+        trigger: text("trigger", &typed.trigger)?,
+        system: text("system", &typed.system)?,
+        arguments: (typed.record_args || switch(sources, "record-args")?).then(|| arguments(command)),
+        ..Purpose::default()
+    };
+    // A look at the processes above us that nobody asked for would only take time.
+    if purpose.trigger.is_none() || purpose.system.is_none() {
+        let ancestry = tree::ancestry(process::id().cast_signed());
+        let cgroup = || fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let origin = Origin::find(sources.0, ancestry, cgroup);
+        purpose.trigger.get_or_insert_with(|| origin.trigger());
+        purpose.system.get_or_insert_with(|| origin.system(host, user));
+    }
+    Ok(purpose)
+}
+
+fn arguments(command: &[OsString]) -> Vec<String> {
+    let mut room = ARGUMENTS_LIMIT;
+    let mut kept = Vec::new();
+    for argument in command.iter().skip(1) {
+        if room == 0 {
+            kept.push("…".to_owned());
+            break;
+        }
+        let argument = cut(&argument.to_string_lossy(), room);
+        // An empty one takes its place too.
+        room = room.saturating_sub(argument.len().max(1));
+        kept.push(argument);
+    }
+    kept
+}
+
+fn short_text(text: &str) -> Result<String, String> {
+    if text.len() <= TEXT_LIMIT {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("is longer than {TEXT_LIMIT} bytes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn arguments_are_kept_as_far_as_there_is_room() {
+        let command =
+            |arguments: &[&str]| -> Vec<OsString> { ["program"].iter().chain(arguments).map(OsString::from).collect() };
+        assert_eq!(arguments(&command(&[])), [""; 0]);
+        assert_eq!(arguments(&command(&["-a", "", "b c"])), ["-a", "", "b c"]);
+        let long = "é".repeat(5000);
+        let kept = arguments(&command(&["-x", &long, "last"]));
+        assert_eq!(kept[0], "-x");
+        assert!(
+            kept[1].ends_with("é…") && kept[1].len() <= ARGUMENTS_LIMIT,
+            "{}",
+            kept[1].len()
+        );
+        assert!(kept.len() <= 3 && !kept.contains(&"last".to_owned()));
+        let many = arguments(&command(&vec![""; 10_000]));
+        assert!(many.len() <= ARGUMENTS_LIMIT + 1, "{}", many.len());
+        assert_eq!(many.last().map(String::as_str), Some("…"));
+    }
+
+    #[test]
+    fn arguments_need_not_be_text() {
+        let command = vec![OsString::from("program"), OsString::from_vec(b"a\xff".to_vec())];
+        assert_eq!(arguments(&command), ["a\u{fffd}"]);
+    }
+}
