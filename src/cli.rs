@@ -327,7 +327,8 @@ pub struct Place {
 
     /// Share the lock KEY with etcdctl lock or a Go program
     ///
-    /// KEY is the lock's name there. meshlock queues under it verbatim; its own records stay under --prefix.
+    /// KEY is the lock's name there. meshlock queues under it verbatim; its own records stay under --prefix, with
+    /// =KEY, percent-encoded, in the place of the name.
     #[arg(long, value_name = "KEY", value_hint = ValueHint::Other)]
     pub lock_key: Option<OsString>,
 }

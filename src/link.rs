@@ -4,10 +4,11 @@
 
 use crate::outcome::Failure;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::time::Duration;
 
 /// A hold as the command is told of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hold {
     /// The fencing token: the create revision of our entry in the queue.
     pub token: i64,
@@ -20,11 +21,55 @@ pub struct Hold {
     pub ttl: Duration,
 }
 
+/// Why a waiter waits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Waiting {
+    /// So many came before, and the first of them has the lock.
+    Behind { ahead: i64, holder: HeldBy },
+    /// Nobody starts under this name; the words say by whom it was frozen and why.
+    Frozen { words: String },
+    /// The last holder left without a release: what may still run there has so much time to be stopped.
+    Delayed { left: Duration },
+}
+
+/// Who has the lock, as their record says: text of others', of bounded length, and made safe where it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HeldBy {
+    pub who: String,
+    /// RFC 3339, UTC.
+    pub since: Option<String>,
+    /// Owner and reason, as the end of a sentence.
+    pub purpose: String,
+}
+
+/// Of whom nothing else is known.
+impl From<&str> for HeldBy {
+    fn from(who: &str) -> Self {
+        Self {
+            who: who.to_owned(),
+            since: None,
+            purpose: String::new(),
+        }
+    }
+}
+
+impl fmt::Display for HeldBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { who, since, purpose } = self;
+        match since {
+            Some(since) => write!(f, "{who} since {since}{purpose}"),
+            None => write!(f, "{who}{purpose}"),
+        }
+    }
+}
+
 /// What the keeper tells the guardian.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FromKeeper {
     /// A line of progress for the user, silenced by `-q`.
     Progress(String),
+    /// Our place in the queue: told at each change of holder, or, where it is shown all the while, at each change.
+    Waiting(Waiting),
     /// A line that the user must see whatever was asked.
     Notice(String),
     /// The lock is ours; the command may start once the offer is claimed in the shared page.
@@ -50,8 +95,36 @@ pub enum FromKeeper {
     },
 }
 
+/// The longest text in a message, in characters. More than a line on the screen has, and little enough for
+/// `supervise::link`'s longest message even where JSON has six bytes for each.
+const TEXT_LIMIT: usize = 2500;
+
+impl FromKeeper {
+    /// With texts that fit into a message: one that does not would be cut anywhere on its way, and mean nothing.
+    #[must_use]
+    pub fn shortened(self) -> Self {
+        let short = |text: String| match text.char_indices().nth(TEXT_LIMIT) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        };
+        match self {
+            Self::Progress(line) => Self::Progress(short(line)),
+            Self::Notice(line) => Self::Notice(short(line)),
+            Self::Lost { why } => Self::Lost { why: short(why) },
+            Self::AskedToStop { why } => Self::AskedToStop { why: short(why) },
+            Self::Contended { why } => Self::Contended { why: short(why) },
+            Self::Failed(Failure { kind, why }) => Self::Failed(Failure { kind, why: short(why) }),
+            Self::Left { problem } => Self::Left {
+                problem: problem.map(short),
+            },
+            // Where others wrote part of it, it was cut as it was read.
+            Self::Waiting(_) | Self::Held(_) | Self::Withdrawn => self,
+        }
+    }
+}
+
 /// What the guardian tells the keeper.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FromGuardian {
     Claimed,
     /// The command has been forked; `group` is its process group where it has one of its own.
@@ -71,7 +144,7 @@ pub enum FromGuardian {
 }
 
 /// What a run record says of a run's end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ended {
     /// [`crate::outcome::Outcome::name`].
     pub result: String,

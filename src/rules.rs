@@ -34,7 +34,7 @@ pub enum Stragglers {
 }
 
 /// The rules of one hold. All spans are real time on `CLOCK_BOOTTIME`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rules {
     /// What etcd granted, never what was asked.
     pub ttl: Duration,
@@ -66,7 +66,7 @@ pub struct Rules {
     clippy::struct_excessive_bools,
     reason = "independent switches, each named by the rule it stands for"
 )]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Checks {
     /// A renewal counts from its sending, not from its answer.
     pub send_instant: bool,

@@ -299,13 +299,14 @@ impl Loop {
 
     fn tell(&mut self, words: FromKeeper) {
         // News of the queue may go unsaid to a guardian that has been stopped for long; all else waits for room.
-        let news = matches!(words, FromKeeper::Progress(_));
+        let is_news = |words: &FromKeeper| matches!(words, FromKeeper::Progress(_) | FromKeeper::Waiting(_));
+        let news = is_news(&words);
         if !news || self.unsaid.is_empty() {
-            self.unsaid.push_back(words);
+            self.unsaid.push_back(words.shortened());
         }
         self.say_the_rest();
         if news {
-            self.unsaid.retain(|words| !matches!(words, FromKeeper::Progress(_)));
+            self.unsaid.retain(|words| !is_news(words));
         }
     }
 

@@ -28,6 +28,9 @@ use std::time::SystemTime;
 /// Runs the command under the lock and says how it ended.
 pub fn run(settings: Run) -> Outcome {
     let reporter = Reporter::new(settings.verbosity);
+    for warning in &settings.warnings {
+        reporter.notice(warning);
+    }
     let conflict_status = settings.conflict_status;
     let target = settings.report.clone();
     let (name, holder) = (settings.place.name.clone(), settings.holder.clone());
@@ -82,13 +85,15 @@ fn split(settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) 
     // Checked with the settings.
     let rules = Rules::as_asked(&settings.asked).map_err(|_| Errno::EINVAL)?;
     let began = Moment::now();
+    let shows_place = !settings.dumb_terminal && reporter.can_keep_current();
     let (signals, inherited) = Signals::take()?;
     let shared = Shared::new()?;
     let (link, keepers_link) = Link::pair()?;
     // Before any thread exists; the keeper starts its runtime on its own side.
     let Some(keeper) = sys::fork()? else {
         drop(link);
-        keep(settings, rules, began, me, &strangers, keepers_link, shared);
+        let policy = keepers_policy(&settings, began, shows_place);
+        keep(settings, policy, rules, me, &strangers, keepers_link, shared);
     };
     drop(keepers_link);
     sys::catch_continue(keeper);
@@ -107,6 +112,7 @@ fn split(settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) 
             stop_signal: settings.stop_signal,
             stragglers: settings.stragglers,
             terminal,
+            waiting_line: shows_place.then_some(began),
         },
         asked: settings.asked,
         rules,
@@ -117,15 +123,41 @@ fn split(settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) 
             Level::Progress => reporter.progress(line),
             Level::Notice => reporter.notice(line),
         },
+        keep_current: &|line| reporter.keep_current(line),
         verbose: settings.verbosity == crate::settings::Verbosity::Verbose,
     });
     Ok(ran)
 }
 
+fn keepers_policy(settings: &Run, began: Moment, shows_place: bool) -> keeper::Policy {
+    let Run {
+        connection,
+        place,
+        prefix,
+        ..
+    } = settings;
+    keeper::Policy {
+        name: place.name.clone(),
+        endpoints: connection.endpoints.join(", "),
+        keys: if place.queue().starts_with(prefix) {
+            format!("prefix \"{prefix}\"")
+        } else {
+            format!("prefix \"{prefix}\" and keys under \"{}\"", place.queue())
+        },
+        user: connection.user.as_ref().map(|(name, _)| name.clone()),
+        began,
+        wait: settings.wait,
+        dial_timeout: connection.dial_timeout,
+        outer_leases: settings.outer_leases.clone(),
+        shows_place,
+        jitter: jitter(),
+    }
+}
+
 fn keep(
     settings: Run,
+    policy: keeper::Policy,
     rules: Rules,
-    began: Moment,
     guardian: Pid,
     strangers: &BTreeSet<i32>,
     link: Link,
@@ -134,29 +166,11 @@ fn keep(
     let Run {
         connection,
         place,
-        prefix,
-        wait,
         asked,
         keep,
         holder,
-        outer_leases,
         ..
     } = settings;
-    let policy = keeper::Policy {
-        name: place.name.clone(),
-        endpoints: connection.endpoints.join(", "),
-        keys: if place.queue().starts_with(&prefix) {
-            format!("prefix \"{prefix}\"")
-        } else {
-            format!("prefix \"{prefix}\" and keys under \"{}\"", place.queue())
-        },
-        user: connection.user.as_ref().map(|(name, _)| name.clone()),
-        began,
-        wait,
-        dial_timeout: connection.dial_timeout,
-        outer_leases,
-        jitter: jitter(),
-    };
     let queues_holder = holder.clone();
     keep::keep(keep::Task {
         guardian,

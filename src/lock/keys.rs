@@ -9,6 +9,9 @@
 //! | `mark/<name>/…` | once and at-most-every marks |
 //! | `freeze/<name>` | while it exists nobody starts |
 //! | `ask/<name>/<lease>` | what is asked of the entry with that lease |
+//!
+//! With `--lock-key` the entries lie under `<key>/`, and `=<key>` stands for the name in the other places: no name is
+//! encoded so, and the lock `deploy` is another one than that of the key `deploy`.
 
 use std::fmt;
 
@@ -23,12 +26,17 @@ pub enum Kind {
     Ask,
 }
 
+impl Kind {
+    const ALL: [Self; 6] = [Self::Lock, Self::Open, Self::Log, Self::Mark, Self::Freeze, Self::Ask];
+}
+
 /// Names and keys of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// As typed by the user.
     pub name: String,
     root: String,
+    /// What stands for the lock in our own keys.
     encoded: String,
     /// Of the queue's entries, with the closing slash.
     queue: String,
@@ -44,6 +52,8 @@ pub enum BadName {
     ControlCharacter,
     Comma,
     NotUtf8,
+    /// Of a key: its queue would lie among our own records, or they in it, and be taken for entries.
+    AmongOurs,
 }
 
 /// The longest name, in bytes.
@@ -72,28 +82,36 @@ impl Place {
 
     /// The lock whose keys have `encoded` in the place of the name: also what nobody could have named so.
     pub fn found(root: &str, encoded: &str) -> Self {
-        Self {
-            name: decode(encoded),
-            queue: format!("{root}{}/{encoded}/", Kind::Lock),
-            root: root.to_owned(),
-            encoded: encoded.to_owned(),
-            verbatim: false,
-        }
+        let key = encoded.strip_prefix('=').map(decode);
+        let verbatim = key.and_then(|key| Self::verbatim(root, &key, &key).ok());
+        verbatim
+            .filter(|place| place.encoded == encoded)
+            .unwrap_or_else(|| Self {
+                name: decode(encoded),
+                queue: format!("{root}{}/{encoded}/", Kind::Lock),
+                root: root.to_owned(),
+                encoded: encoded.to_owned(),
+                verbatim: false,
+            })
     }
 
     /// A queue at the verbatim key prefix `key`, shared with etcdctl or Go programs (`--lock-key`); the
     /// rest lies under `root`, the key standing for the name there.
     ///
     /// # Errors
-    /// As [`Place::new`], a comma apart.
+    /// As [`Place::new`], a comma apart, and where the queue and our own records would lie in one another.
     pub fn verbatim(root: &str, name: &str, key: &str) -> Result<Self, BadName> {
         check(name)?;
         check(key)?;
+        let queue = format!("{key}/");
+        if root.starts_with(&queue) || Kind::ALL.iter().any(|kind| queue.starts_with(&all(root, *kind))) {
+            return Err(BadName::AmongOurs);
+        }
         Ok(Self {
             name: name.to_owned(),
-            queue: format!("{key}/"),
+            queue,
             root: root.to_owned(),
-            encoded: percent_encode(key),
+            encoded: format!("={}", percent_encode(key)),
             verbatim: true,
         })
     }
@@ -113,13 +131,15 @@ impl Place {
         self.verbatim
     }
 
-    /// The lease in the key of an entry, an open record or an ask of this lock.
+    /// The lease in the key of an entry, an open record or an ask of this lock, if it is one.
     pub fn lease(&self, kind: Kind, key: &str) -> Option<i64> {
         let prefix = match kind {
             Kind::Lock => self.queue.clone(),
             kind => format!("{}{kind}/{}/", self.root, self.encoded),
         };
-        i64::from_str_radix(key.strip_prefix(&prefix)?, 16).ok()
+        let written = key.strip_prefix(&prefix)?;
+        let lease = i64::from_str_radix(written, 16).ok()?;
+        (format!("{lease:x}") == written).then_some(lease)
     }
 
     /// The prefix of all open records.
@@ -216,6 +236,7 @@ impl fmt::Display for BadName {
             Self::ControlCharacter => f.write_str("it has a control character"),
             Self::Comma => f.write_str("it has a comma"),
             Self::NotUtf8 => f.write_str("it is not UTF-8"),
+            Self::AmongOurs => f.write_str("its entries and meshlock's own records under --prefix would mix"),
         }
     }
 }
@@ -306,6 +327,13 @@ mod tests {
         for encoded in ["a b", "%", "%4", "%zz", "%41", "%ff", "%2f", "%C3%A"] {
             assert_eq!(Place::found("m/", encoded).name, encoded);
         }
+        let key = Place::verbatim("m/", "jobs/go", "jobs/go").expect("a key");
+        assert_eq!(Place::found("m/", "=jobs%2Fgo"), key);
+        assert_eq!(
+            Place::found("m/", "=m%2Flock%2Fa").name,
+            "=m%2Flock%2Fa",
+            "among ours: no key"
+        );
         assert_eq!(encoded_name("m/", Kind::Lock, "m/lock/stray"), None);
         assert_eq!(encoded_name("m/", Kind::Lock, "m/lock//2a"), None);
         assert_eq!(encoded_name("m/", Kind::Lock, "elsewhere/lock/a/2a"), None);
@@ -315,6 +343,16 @@ mod tests {
     fn a_verbatim_key_is_the_queues_prefix_and_the_name_elsewhere() {
         let place = Place::verbatim("meshlock/", "deploy", "jobs/deploy").expect("a key");
         assert_eq!(place.entry(255), "jobs/deploy/ff");
-        assert_eq!(place.open(255), "meshlock/open/jobs%2Fdeploy/ff");
+        assert_eq!(place.open(255), "meshlock/open/=jobs%2Fdeploy/ff");
+    }
+
+    #[test]
+    fn a_verbatim_key_stays_out_of_our_own_records() {
+        for key in ["meshlock", "meshlock/lock", "meshlock/open/x", "meshlock/freeze"] {
+            assert_eq!(Place::verbatim("meshlock/", "x", key), Err(BadName::AmongOurs), "{key}");
+        }
+        for key in ["meshlock2", "mesh", "meshlock/deploy", "meshlock/locked"] {
+            assert!(Place::verbatim("meshlock/", "x", key).is_ok(), "{key}");
+        }
     }
 }

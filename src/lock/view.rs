@@ -2,6 +2,7 @@
 //! by anybody with the right, shown on a terminal.
 
 use super::record::{self, Freeze, Holder, Run};
+use crate::link::HeldBy;
 use crate::moment::Moment;
 use crate::rules::TTL_RANGE;
 use crate::store::Item;
@@ -9,7 +10,7 @@ use serde::Deserialize;
 use std::time::Duration;
 
 /// What one read, or the answer of a transaction, says of the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     pub cluster: u64,
     /// etcd's, at which all of it was so.
@@ -30,7 +31,7 @@ pub struct View {
 }
 
 /// The entries before ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ahead {
     /// How many; a re-read by a waiter stops counting at 100.
     pub count: i64,
@@ -41,17 +42,17 @@ pub struct Ahead {
 }
 
 /// An entry of the queue, as a person is told of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub key: String,
     pub token: i64,
     pub lease: i64,
-    /// `ci@runner-7 (pid 4121) since 14:02:11Z`, or `unknown (not meshlock)` where we cannot read the record.
-    pub who: String,
+    /// `unknown (not meshlock)` where we cannot read the record.
+    pub who: HeldBy,
 }
 
 /// An open record without its entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stale {
     pub key: String,
     /// The TTL of the lease that ended uncleanly.
@@ -59,7 +60,7 @@ pub struct Stale {
 }
 
 /// The answer of a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Granted {
     /// When its first try was sent.
     pub sent: Moment,
@@ -67,7 +68,7 @@ pub struct Granted {
 }
 
 /// What came of a renewal that was answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Renewal {
     /// Answered in time, and confirmed by a linearizable read of our entry in the same raft term.
     Accepted { sent: Moment, ttl: Duration },
@@ -77,15 +78,16 @@ pub enum Renewal {
     Unproven { why: String },
 }
 
-pub(super) fn entry(item: &Item, last_run: Option<&Item>) -> Entry {
+/// The holder's entry.
+pub fn entry(item: &Item, last_run: Option<&Item>) -> Entry {
     let last_run = last_run.and_then(|run| Run::parse(&run.value));
     Entry {
         key: item.key.clone(),
         token: item.created,
         lease: item.lease,
         who: Holder::parse(&item.value).map_or_else(
-            || "unknown (not meshlock)".to_owned(),
-            |holder| who(&holder, held_since(&holder, item.created, last_run.as_ref())),
+            || "unknown (not meshlock)".into(),
+            |holder| held_by(&holder, held_since(&holder, item.created, last_run.as_ref())),
         ),
     }
 }
@@ -100,7 +102,7 @@ pub(super) fn held_since<'a>(holder: &'a Holder, token: i64, last_run: Option<&'
         .unwrap_or(&holder.started)
 }
 
-fn who(holder: &Holder, since: &str) -> String {
+fn held_by(holder: &Holder, since: &str) -> HeldBy {
     let Holder {
         user,
         host,
@@ -111,10 +113,15 @@ fn who(holder: &Holder, since: &str) -> String {
     let part =
         |before: &str, text: &Option<String>| text.as_ref().map_or(String::new(), |text| format!("{before}{text}"));
     let (owner, reason) = (part(", owner ", &purpose.owner), part(": ", &purpose.reason));
-    shown(&format!("{user}@{host} (pid {pid}) since {since}{owner}{reason}"))
+    HeldBy {
+        who: first(WHO_SHOWN, &format!("{user}@{host} (pid {pid})")),
+        since: Some(first(TIME_SHOWN, since)),
+        purpose: shown(&format!("{owner}{reason}")),
+    }
 }
 
-pub(super) fn frozen(item: &Item) -> String {
+/// By whom and why, as the end of a sentence.
+pub fn frozen(item: &Item) -> String {
     let freeze = serde_json::from_slice::<Freeze>(&item.value)
         .ok()
         .filter(|freeze| freeze.format == record::FORMAT)
@@ -132,7 +139,8 @@ pub(super) fn frozen(item: &Item) -> String {
     shown(&format!(" by {by}{reason}"))
 }
 
-pub(super) fn stale(item: &Item) -> Stale {
+/// For how long an unclean departure is to be minded.
+pub fn stale(item: &Item) -> Stale {
     /// The one field that counts, whatever the format.
     #[derive(Deserialize)]
     struct Ttl {
@@ -140,16 +148,24 @@ pub(super) fn stale(item: &Item) -> Stale {
     }
     Stale {
         key: item.key.clone(),
-        // One that we cannot read may be of the longest lease there is.
+        // One that we cannot read may be of the longest lease there is; a longer one is none.
         ttl: serde_json::from_slice::<Ttl>(&item.value)
-            .map_or(*TTL_RANGE.end(), |open| Duration::from_millis(open.ttl_ms)),
+            .map_or(Duration::MAX, |open| Duration::from_millis(open.ttl_ms))
+            .min(*TTL_RANGE.end()),
     }
 }
 
 /// More of another's text is cut off: a message to the guardian has its limit, and a line one screen.
 const SHOWN: usize = 1000;
+/// Of names and times less is enough: all together has to fit as well.
+const WHO_SHOWN: usize = 300;
+const TIME_SHOWN: usize = 40;
 
 /// Of what others wrote, as much as is shown; made safe for a terminal where it is shown.
-pub(super) fn shown(text: &str) -> String {
-    text.chars().take(SHOWN).collect()
+pub fn shown(text: &str) -> String {
+    first(SHOWN, text)
+}
+
+fn first(limit: usize, text: &str) -> String {
+    text.chars().take(limit).collect()
 }

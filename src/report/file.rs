@@ -11,6 +11,7 @@ use serde::Serialize;
 use std::fs::{self, File, FileType};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -123,7 +124,12 @@ impl Target {
     /// # Errors
     /// Where nothing could be written to `path`, and a FIFO that nobody reads.
     pub fn open(path: &Path) -> io::Result<Self> {
+        let last = path.as_os_str().as_bytes().rsplit(|byte| *byte == b'/').next();
         let path = std::path::absolute(path)?;
+        // Made absolute it would name a file of which the kernel wants to know nothing: `x/` and `x/.` are directories.
+        if matches!(last, Some(b"" | b".")) {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
         match fs::metadata(&path).map(|metadata| metadata.file_type()) {
             Ok(kind) if kind.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
             Ok(kind) if is_stream(&path, kind) => {
@@ -191,11 +197,9 @@ struct Temporary {
 
 impl Temporary {
     fn beside(path: &Path) -> io::Result<Self> {
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        // Not the pid: in containers it is always the same, and an old one's leavings would be in the way.
-        hidden.push(format!(".{:x}", getrandom::u64().map_err(io::Error::other)?));
+        // Not the pid: in containers it is always the same, and an old one's leavings would be in the way. Not the
+        // report's own name: it may be as long as a name can be.
+        let hidden = format!(".meshlock-report.{:x}", getrandom::u64().map_err(io::Error::other)?);
         let path = path.with_file_name(hidden);
         let file = File::create_new(&path)?;
         Ok(Self { path, file })

@@ -9,6 +9,7 @@
 //! Writing to a terminal from the background under `stty tostop` raises SIGTTOU; the guardian blocks it
 //! before it reports (`termios(3)`, TOSTOP).
 
+mod current;
 mod file;
 pub mod locks;
 mod out;
@@ -24,9 +25,9 @@ use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 use nix::sys::stat::Mode;
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -50,6 +51,8 @@ const LINE_LIMIT: usize = 4096;
 pub struct Reporter {
     verbosity: Verbosity,
     stderr: OnceCell<Stderr>,
+    /// The line that is kept current, as it is on the terminal now; empty if there is none.
+    current: RefCell<String>,
 }
 
 impl Reporter {
@@ -57,6 +60,7 @@ impl Reporter {
         Self {
             verbosity,
             stderr: OnceCell::new(),
+            current: RefCell::new(String::new()),
         }
     }
 
@@ -87,8 +91,38 @@ impl Reporter {
         }
     }
 
+    /// Whether a line can be kept current on stderr, and is wanted. Only where stdin is a terminal too: in a script's
+    /// background, in a pipeline and under make there are others that write to the same row.
+    pub fn can_keep_current(&self) -> bool {
+        self.verbosity > Verbosity::Quiet && io::stdin().is_terminal() && current::has_place_on(&io::stderr())
+    }
+
+    /// Puts a line where the last one of this kind was, or takes it away. Other lines come before it.
+    pub fn keep_current(&self, text: Option<&str>) {
+        let stderr = io::stderr();
+        // In the background the row belongs to others: nothing is written there, and nothing taken away.
+        let here = current::has_place_on(&stderr);
+        let now = text
+            .filter(|_| here)
+            .map_or(String::new(), |text| current::drawn(&prefixed(text), &stderr));
+        let before = self.current.replace(now.clone());
+        if here && !(before.is_empty() && now.is_empty()) {
+            self.write(format!("{}{now}", current::CLEAR).as_bytes(), Duration::ZERO);
+        }
+    }
+
     fn say(&self, text: &str, patience: Duration) {
-        self.stderr.get_or_init(Stderr::find).write(&line(text), patience);
+        let current = self.current.borrow();
+        if current.is_empty() {
+            self.write(&line(text), patience);
+        } else {
+            let line = [current::CLEAR.as_bytes(), &line(text), current.as_bytes()].concat();
+            self.write(&line, patience);
+        }
+    }
+
+    fn write(&self, bytes: &[u8], patience: Duration) {
+        self.stderr.get_or_init(Stderr::find).write(bytes, patience);
     }
 }
 
@@ -183,8 +217,13 @@ fn has_room(fd: BorrowedFd, patience: Duration) -> bool {
     }
 }
 
-fn line(text: &str) -> Vec<u8> {
-    let mut line = format!("meshlock: {}", printable(text));
+fn prefixed(text: &str) -> String {
+    format!("meshlock: {}", printable(text))
+}
+
+/// `text` as it is written: one line, whole, that a pipe takes at once.
+pub fn line(text: &str) -> Vec<u8> {
+    let mut line = prefixed(text);
     if line.len() >= LINE_LIMIT {
         let mut end = LINE_LIMIT - "…\n".len();
         while !line.is_char_boundary(end) {

@@ -1,15 +1,18 @@
 //! How etcd is reached: endpoints, TLS files and the user, resolved and checked before anything connects.
 //! What etcd makes of them is `store`'s affair.
 
-use super::source::{Found, Source, Sources};
+use super::source::{Found, Source, Sources, quoted};
 use crate::cli;
 use crate::outcome::{Failure, FailureKind};
 use crate::store::{Connection, Tls};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::Ipv6Addr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,6 +48,10 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
     let tls_file = [&cacert, &cert, &key].into_iter().flatten().next();
 
     let endpoints = match sources.find("endpoints", typed.endpoints.as_deref()) {
+        // Not quoted: what stands there may end with a password.
+        Some(list) if list.value.as_bytes().contains(&b'@') => {
+            return Err(list.source.refuse("has a user in it: give the user by --user"));
+        }
         Some(list) => list.read(|list| endpoints(list, tls_file.map(|file| &file.source)))?,
         None if tls_file.is_some() => vec![format!("https://{DEFAULT_ENDPOINT}")],
         None => vec![format!("http://{DEFAULT_ENDPOINT}")],
@@ -99,14 +106,18 @@ fn means_false(value: &OsStr) -> bool {
 
 fn endpoints(list: &str, tls_file: Option<&Source>) -> Result<Vec<String>, String> {
     let mut endpoints = Vec::new();
+    let mut seen = BTreeSet::new();
     for item in list.split(',') {
         let endpoint = endpoint(item.trim(), tls_file)?;
-        if !endpoints.contains(&endpoint) {
+        if seen.insert(endpoint.clone()) {
             endpoints.push(endpoint);
         }
     }
     Ok(endpoints)
 }
+
+/// The longest host name that DNS has, with its closing dot (RFC 1035, 3.1).
+const HOST_LIMIT: usize = 254;
 
 fn endpoint(item: &str, tls_file: Option<&Source>) -> Result<String, String> {
     let (scheme, rest) = match item.split_once("://") {
@@ -115,17 +126,18 @@ fn endpoint(item: &str, tls_file: Option<&Source>) -> Result<String, String> {
         None => ("http".to_owned(), item),
     };
     let address = rest.strip_suffix('/').unwrap_or(rest);
+    let item = quoted(item);
     match (scheme.as_str(), tls_file) {
         ("unix" | "unixs", _) => {
             return Err("has a unix socket, which meshlock cannot use: write HOST:PORT".to_owned());
         }
         ("http", Some(file)) => {
             return Err(format!(
-                "has {item:?}, which means no TLS, but {file} is given: write https://{address}"
+                "has {item}, which means no TLS, but {file} is given: write https://{address}"
             ));
         }
         ("http" | "https", _) => {}
-        _ => return Err(format!("has {item:?}: a scheme may be http or https")),
+        _ => return Err(format!("has {item}: a scheme may be http or https")),
     }
     if address.is_empty() {
         return Err("has an empty item".to_owned());
@@ -133,16 +145,18 @@ fn endpoint(item: &str, tls_file: Option<&Source>) -> Result<String, String> {
     let (host, port) = address
         .rsplit_once(':')
         .filter(|(host, _)| !host.contains(':') || (host.starts_with('[') && host.ends_with(']')))
-        .ok_or_else(|| format!("has {item:?}, which has no port: write HOST:PORT, an IPv6 address in brackets"))?;
-    let named = host
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte));
-    if host.is_empty() || !named {
-        return Err(format!("has {item:?}, which is not HOST:PORT"));
+        .ok_or_else(|| format!("has {item}, which has no port: write HOST:PORT, an IPv6 address in brackets"))?;
+    let named = |name: &str| {
+        let byte = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        (1..=HOST_LIMIT).contains(&name.len()) && name.bytes().all(byte)
+    };
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if !bracketed.map_or_else(|| named(host), |address| address.parse::<Ipv6Addr>().is_ok()) {
+        return Err(format!("has {item}, which is not HOST:PORT"));
     }
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || port.parse::<u16>().is_ok_and(|port| port == 0) || port.parse::<u16>().is_err() {
-        return Err(format!("has {item:?}, whose port is not a number from 1 to 65535"));
+        return Err(format!("has {item}, whose port is not a number from 1 to 65535"));
     }
     Ok(format!("{scheme}://{host}:{port}"))
 }
@@ -222,7 +236,8 @@ fn user(typed: &cli::Connection, sources: &Sources) -> Result<Option<(String, St
     let password = first.map_or(Ok(String::new()), |(_, password)| password.read())?;
     if password.is_empty() {
         return Err(config(format!(
-            "no password for the etcd user {name:?}: give it by --password-file or MESHLOCK_PASSWORD"
+            "no password for the etcd user {}: give it by --password-file or MESHLOCK_PASSWORD",
+            quoted(name)
         )));
     }
     Ok(Some((name.to_owned(), password)))
@@ -269,11 +284,7 @@ fn read(file: &Found<PathBuf>) -> Result<Vec<u8>, Failure> {
 }
 
 fn unusable(file: &Found<PathBuf>, why: &str) -> Failure {
-    config(format!(
-        "{} \"{}\" cannot be used: {why}",
-        file.source,
-        file.value.display()
-    ))
+    config(format!("{} {} cannot be used: {why}", file.source, quoted(&file.value)))
 }
 
 fn config(why: impl Into<String>) -> Failure {
@@ -282,7 +293,6 @@ fn config(why: impl Into<String>) -> Failure {
 
 /// What remains of a user's setting once the password is taken out.
 pub(super) fn without_password(user: &OsStr) -> &OsStr {
-    use std::os::unix::ffi::OsStrExt;
     let bytes = user.as_bytes();
     let end = bytes.iter().position(|byte| *byte == b':').unwrap_or(bytes.len());
     OsStr::from_bytes(&bytes[..end])

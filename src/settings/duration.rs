@@ -42,7 +42,8 @@ fn split_at(text: &str, end: impl Fn(char) -> bool) -> (&str, &str) {
 fn unit(name: &str) -> Option<Duration> {
     Some(match name {
         "ns" => Duration::from_nanos(1),
-        "us" | "µs" => Duration::from_micros(1),
+        // Both of Unicode's, as Go's ParseDuration has it.
+        "us" | "\u{b5}s" | "\u{3bc}s" => Duration::from_micros(1),
         "ms" => Duration::from_millis(1),
         "s" => Duration::from_secs(1),
         "m" => Duration::from_secs(60),

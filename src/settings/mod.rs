@@ -3,6 +3,7 @@
 
 mod connection;
 mod duration;
+mod misspelt;
 mod origin;
 mod place;
 mod records;
@@ -13,7 +14,7 @@ pub use self::source::Environment;
 pub use crate::report::Verbosity;
 use crate::store::Connection;
 
-use self::source::{Found, Layer, Sources};
+use self::source::{Found, Layer, Sources, quoted};
 use crate::cli;
 use crate::lock::keys::Place;
 use crate::lock::record::Holder;
@@ -25,6 +26,7 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -55,6 +57,10 @@ pub struct Run {
     /// Leases that this process tree already holds, outermost first: waiting for one would wait for ourselves.
     pub outer_leases: Vec<i64>,
     pub verbosity: Verbosity,
+    /// What the user should know of the settings, a line each.
+    pub warnings: Vec<String>,
+    /// It cannot bring a line up to date in place.
+    pub dumb_terminal: bool,
 }
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -101,6 +107,8 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         environment: for_the_command(environment),
         outer_leases: outer_leases(environment),
         verbosity: verbosity(&typed.output, &sources)?,
+        warnings: misspelt::warnings(environment),
+        dumb_terminal: environment.get("TERM").is_none_or(|kind| kind == "dumb"),
         // Last, since a FIFO's reader is told by it that we are there.
         report: report(records.report.as_deref(), &sources)?,
         command: typed.command,
@@ -111,13 +119,18 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
 /// with the lock in hand.
 fn refuse_option_as_command(command: &[OsString]) -> Result<(), Failure> {
     match command.first() {
-        Some(program) if program.as_encoded_bytes().starts_with(b"-") => Err(Failure::new(
-            FailureKind::Usage,
-            format!(
-                "unknown option {0}; see meshlock run --help (for a command of that name, write its path, as in ./{0})",
-                program.display()
-            ),
-        )),
+        Some(program) if program.as_bytes().starts_with(b"-") => {
+            // Its value may be a password.
+            let end = program.as_bytes().iter().position(|byte| *byte == b'=');
+            let option = OsStr::from_bytes(&program.as_bytes()[..end.unwrap_or(program.len())]);
+            Err(Failure::new(
+                FailureKind::Usage,
+                format!(
+                    "unknown option {}; see meshlock run --help (for a command of that name, write its path)",
+                    quoted(option)
+                ),
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -226,7 +239,7 @@ fn report(typed: Option<&Path>, sources: &Sources) -> Result<Option<Target>, Fai
         return Ok(None);
     };
     Target::open(&value).map(Some).map_err(|error| {
-        let why = format!("{source} \"{}\" cannot be written: {}", value.display(), reason(&error));
+        let why = format!("{source} {} cannot be written: {}", quoted(&value), reason(&error));
         Failure::new(FailureKind::Config, why)
     })
 }

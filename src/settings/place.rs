@@ -2,7 +2,7 @@
 //! look like is `lock::keys`' affair.
 
 use super::read;
-use super::source::Sources;
+use super::source::{Sources, quoted};
 use crate::cli;
 use crate::lock::keys::{BadName, Place};
 use crate::outcome::{Failure, FailureKind};
@@ -23,7 +23,7 @@ pub(super) fn prefix(typed: &cli::Place, sources: &Sources) -> Result<String, Fa
 pub(super) fn named(prefix: &str, name: &OsStr, typed: &cli::Place, sources: &Sources) -> Result<Place, Failure> {
     let place = name.to_str().ok_or(BadName::NotUtf8);
     let place = place.and_then(|name| Place::new(prefix, name)).map_err(|why| {
-        let why = format!("\"{}\" cannot be a lock's name: {why}", name.display());
+        let why = format!("{} cannot be a lock's name: {why}", quoted(name));
         Failure::new(FailureKind::Usage, why)
     })?;
     let shared = read(sources, "lock-key", typed.lock_key.as_deref(), |key| {

@@ -18,6 +18,8 @@ use std::time::SystemTime;
 
 /// The recorded arguments, in bytes: every waiter reads the holder's record.
 const ARGUMENTS_LIMIT: usize = 4096;
+/// The longest program name, in characters: no file has a longer one (`NAME_MAX`).
+const PROGRAM_LIMIT: usize = 255;
 
 pub(super) fn holder(command: &[OsString], typed: &cli::Records, sources: &Sources) -> Result<Holder, Failure> {
     let program = command.first().map(Path::new).and_then(Path::file_name);
@@ -31,7 +33,12 @@ pub(super) fn holder(command: &[OsString], typed: &cli::Records, sources: &Sourc
     Ok(Holder {
         format: FORMAT,
         pid: process::id(),
-        program: program.unwrap_or_default().to_string_lossy().into_owned(),
+        program: program
+            .unwrap_or_default()
+            .to_string_lossy()
+            .chars()
+            .take(PROGRAM_LIMIT)
+            .collect(),
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         purpose: purpose(command, typed, sources, &host, &user)?,
         host,

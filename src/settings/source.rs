@@ -90,9 +90,21 @@ impl Found<&OsStr> {
             .to_str()
             .ok_or_else(|| "is not UTF-8".to_owned())
             .and_then(parse)
-            .map_err(|why| self.source.refuse(&format!("\"{}\" {why}", self.value.display())))
+            .map_err(|why| self.source.refuse(&format!("{} {why}", quoted(self.value))))
     }
 }
+
+/// In quotes, and no more of it than leaves room on the line for what is wrong with it.
+pub(super) fn quoted(value: impl AsRef<OsStr>) -> String {
+    let text = value.as_ref().to_string_lossy();
+    match text.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("\"{}…\"", &text[..end]),
+        None => format!("\"{text}\""),
+    }
+}
+
+/// In characters.
+const QUOTED: usize = 200;
 
 /// Looks settings up by the long name of their flag.
 pub(super) struct Sources<'a>(pub &'a Environment);

@@ -55,6 +55,28 @@ fn what_is_not_etcdctls_is_not_read_from_its_variables() {
 }
 
 #[test]
+fn a_variable_that_is_nearly_ours_is_warned_of() {
+    for (name, meant) in [
+        ("MESHLOCK_ENDPOINT", Some("MESHLOCK_ENDPOINTS")),
+        ("MESHLOCK_END_POINTS", Some("MESHLOCK_ENDPOINTS")),
+        ("MESHLOCK_PASWORD", Some("MESHLOCK_PASSWORD")),
+        ("MESHLOCK_CA_CERT", Some("MESHLOCK_CACERT")),
+        ("MESHLOCK_TLT", Some("MESHLOCK_TTL")),
+        ("MESHLOCK_TTL", None),
+        ("MESHLOCK_HELD_TTL", None),
+        ("MESHLOCK_SEED", None),
+        ("MESHLOCK_", None),
+        ("MESHLOCK_TEST_ETCD", None),
+        ("MESHLOK_TTL", None),
+    ] {
+        let variables = [(name, "20s"), ("MESHLOCK_GRAC", "")];
+        let settings = with(&["--user=a:b"], &variables).expect("settings");
+        let line = meant.map(|meant| format!("{name} is set, which meshlock does not know: is {meant} meant?"));
+        assert_eq!(settings.warnings, line.into_iter().collect::<Vec<_>>(), "{name}");
+    }
+}
+
+#[test]
 fn waiting_is_decided_by_the_flags_or_else_by_the_variables() {
     let wait = ("MESHLOCK_WAIT", "5m");
     let no_wait = ("MESHLOCK_NO_WAIT", "true");
@@ -181,7 +203,10 @@ fn an_unknown_option_is_not_taken_for_the_command() {
         .err()
         .expect("a failure");
     assert_eq!(failure.kind, FailureKind::Usage);
-    assert!(failure.why.starts_with("unknown option --max-runtme; "), "{failure}");
+    assert!(
+        failure.why.starts_with("unknown option \"--max-runtme\"; "),
+        "{failure}"
+    );
 }
 
 #[test]

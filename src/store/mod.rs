@@ -33,7 +33,7 @@ pub struct Tls {
 }
 
 /// Why a call did not succeed. Each `why` is one line that names the endpoint and the cause.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// Nobody answered in time, or nobody could: what was asked may or may not have been done. Try again.
     Unreachable {
@@ -182,7 +182,7 @@ pub struct Item {
 }
 
 /// The answer to a keep-alive.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Alive {
     pub sent: Moment,
     /// `None`: the answering member knows no such lease, which a stalled old leader says of living ones too.

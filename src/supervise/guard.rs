@@ -2,7 +2,7 @@
 //! Synchronous, one thread, and nothing in it ever blocks but its one poll(2). Decides nothing.
 
 use super::alarm::{Alarm, time_spec};
-use super::guardian::{self, Action, Event, Policy, Reading, State};
+use super::guardian::{self, Action, Event, Policy, Reading, State, waiting};
 use super::link::{Incoming, Link, Shared};
 use super::signals::{self, Caught, Signals};
 use super::sys::{self, Exec, Inherited};
@@ -49,6 +49,8 @@ pub struct Task<'a> {
     pub exec: &'a dyn Fn(&Hold) -> Exec,
     /// Prints a line; must not block.
     pub say: &'a dyn Fn(Level, &str),
+    /// Keeps a line current, or with `None` takes it away; must not block.
+    pub keep_current: &'a dyn Fn(Option<&str>),
     /// Whether [`Level::Verbose`] is heard: the lines cost a look through /proc.
     pub verbose: bool,
 }
@@ -247,6 +249,7 @@ impl<'a> Loop<'a> {
             }
             FromKeeper::Left { .. }
             | FromKeeper::Progress(_)
+            | FromKeeper::Waiting(_)
             | FromKeeper::Notice(_)
             | FromKeeper::Withdrawn
             | FromKeeper::Lost { .. }
@@ -299,6 +302,11 @@ impl<'a> Loop<'a> {
             }
             Action::Progress(line) => (self.task.say)(Level::Progress, &line),
             Action::Notice(line) => (self.task.say)(Level::Notice, &line),
+            Action::ShowWaiting { waiting, waited } => {
+                let line = waiting::current(&self.task.policy.name, &waiting, waited, SystemTime::now());
+                (self.task.keep_current)(Some(&line));
+            }
+            Action::HideWaiting => (self.task.keep_current)(None),
             Action::Finish => {}
         }
         None

@@ -144,7 +144,7 @@ fn add_living(meant: impl Fn(i32) -> bool, found: &mut BTreeSet<Process>) -> io:
 }
 
 /// Whether an environment, as /proc shows it, has `mark` in its list of leases.
-fn carries(environment: &[u8], mark: &str) -> bool {
+pub fn carries(environment: &[u8], mark: &str) -> bool {
     environment.split(|byte| *byte == 0).any(|variable| {
         variable
             .strip_prefix(MARK.as_bytes())

@@ -177,7 +177,8 @@ fn gone_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-fn parse_stat(text: &str) -> Option<(char, i32, u64)> {
+/// State, parent and start time from the text of /proc/PID/stat.
+pub fn parse_stat(text: &str) -> Option<(char, i32, u64)> {
     let (_, rest) = text.rsplit_once(") ")?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;

@@ -160,6 +160,7 @@ proptest! {
             stop_signal: Signal::SIGTERM,
             stragglers,
             terminal: true,
+            waiting_line: None,
         };
         let mut state = guardian::State::default();
         let mut reading = Reading { now: BEGIN, deadline: BEGIN + Duration::from_secs(3) };
@@ -208,6 +209,7 @@ proptest! {
             wait: None,
             dial_timeout: Duration::from_secs(60),
             outer_leases: Vec::new(),
+            shows_place: false,
             jitter: 0.0,
         };
         let mut state = keeper::State::new(rules);

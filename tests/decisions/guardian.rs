@@ -1,7 +1,7 @@
 //! The guardian's promises, one short history each.
 
 use crate::rules;
-use meshlock::link::{FromGuardian, FromKeeper, Hold};
+use meshlock::link::{FromGuardian, FromKeeper, Hold, Waiting};
 use meshlock::moment::Moment;
 use meshlock::outcome::{CommandEnd, Outcome};
 use meshlock::rules::Stragglers;
@@ -30,6 +30,7 @@ impl Guardian {
                 stop_signal: Signal::SIGTERM,
                 stragglers,
                 terminal: false,
+                waiting_line: None,
             },
             state: State::default(),
             reading: Reading {
@@ -81,6 +82,13 @@ fn hold() -> Hold {
         lease: 5,
         cluster: 1,
         ttl: Duration::from_secs(4),
+    }
+}
+
+fn from_the_terminal(signal: Signal) -> Event {
+    Event::Signal {
+        signal,
+        from_kernel: true,
     }
 }
 
@@ -212,4 +220,106 @@ fn a_lock_let_go_by_the_last_duty_is_lost_even_if_a_renewal_came_through_meanwhi
     guardian.on(Event::CommandEnded(CommandEnd::Signaled(9)));
     let actions = guardian.on(Event::TreeDead);
     assert!(actions.contains(&Action::Finish) && guardian.lost());
+}
+
+/// At a terminal, where a line is kept current.
+fn at_a_terminal() -> Guardian {
+    let mut guardian = Guardian::waiting(Stragglers::Leave);
+    guardian.policy.terminal = true;
+    guardian.policy.waiting_line = Some(guardian.reading.now);
+    guardian
+}
+
+fn behind(ahead: i64) -> FromKeeper {
+    FromKeeper::Waiting(Waiting::Behind {
+        ahead,
+        holder: "ann".into(),
+    })
+}
+
+/// The waited seconds that were shown, `None` where the line was taken away.
+fn line(actions: &[Action]) -> Vec<Option<u64>> {
+    let shown = actions.iter().filter_map(|action| match action {
+        Action::ShowWaiting { waited, .. } => Some(Some(waited.as_secs())),
+        Action::HideWaiting => Some(None),
+        _ => None,
+    });
+    shown.collect()
+}
+
+#[test]
+fn the_waiting_line_is_brought_up_to_date_at_each_change_and_each_second() {
+    let mut guardian = at_a_terminal();
+    let wake_at = |guardian: &Guardian| guardian.state.wake_at(&guardian.rules, guardian.reading.deadline);
+    assert_eq!(line(&guardian.after(300)), []);
+    assert_eq!(wake_at(&guardian), None, "there is nothing to show yet");
+    assert_eq!(line(&guardian.hears(behind(2))), [Some(0)]);
+    assert_eq!(
+        wake_at(&guardian),
+        Some(guardian.reading.now + Duration::from_millis(700))
+    );
+    assert_eq!(line(&guardian.after(600)), []);
+    assert_eq!(line(&guardian.after(100)), [Some(1)]);
+    assert_eq!(line(&guardian.hears(behind(1))), [Some(1)]);
+    assert_eq!(line(&guardian.on(signal(Signal::SIGWINCH))), [Some(1)]);
+    // Slept through some.
+    assert_eq!(line(&guardian.after(3500)), [Some(4)]);
+    assert_eq!(
+        wake_at(&guardian),
+        Some(guardian.reading.now + Duration::from_millis(500))
+    );
+}
+
+#[test]
+fn the_waiting_line_is_taken_away_before_anything_else_happens() {
+    type History = fn(&mut Guardian) -> Vec<Action>;
+    let histories: [(History, Action); 4] = [
+        (
+            |guardian| {
+                guardian.hears(FromKeeper::Held(hold()));
+                guardian.on(Event::Claimed(true))
+            },
+            Action::Start(hold()),
+        ),
+        (|guardian| guardian.on(signal(Signal::SIGINT)), Action::Release),
+        (
+            |guardian| guardian.hears(FromKeeper::Contended { why: String::new() }),
+            Action::Finish,
+        ),
+        (
+            |guardian| guardian.on(from_the_terminal(Signal::SIGTSTP)),
+            Action::StopSelf(Signal::SIGTSTP),
+        ),
+    ];
+    for (history, what) in histories {
+        let mut guardian = at_a_terminal();
+        guardian.hears(behind(1));
+        let actions = history(&mut guardian);
+        assert_eq!(actions[0], Action::HideWaiting, "{actions:?}");
+        assert!(actions.contains(&what), "{actions:?}");
+        assert_eq!(line(&guardian.after(2000)), [], "it does not come back by itself");
+    }
+}
+
+#[test]
+fn the_waiting_line_comes_back_with_fg_alone() {
+    let mut guardian = at_a_terminal();
+    guardian.hears(behind(1));
+    guardian.on(from_the_terminal(Signal::SIGTSTP));
+    // News that came while we were stopped.
+    assert_eq!(line(&guardian.hears(behind(1))), []);
+    guardian.sleeps(5000);
+    assert_eq!(line(&guardian.on(signal(Signal::SIGCONT))), [Some(5)]);
+}
+
+#[test]
+fn without_a_line_to_keep_current_time_alone_tells_nothing() {
+    let mut guardian = Guardian::waiting(Stragglers::Leave);
+    let said = guardian.hears(behind(2));
+    assert_eq!(
+        said,
+        [Action::Progress("waiting (2 ahead of us): \"n\" is held by ann".into())]
+    );
+    assert_eq!(guardian.state.wake_at(&guardian.rules, guardian.reading.deadline), None);
+    assert_eq!(guardian.after(10_000), []);
 }

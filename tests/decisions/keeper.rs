@@ -32,6 +32,7 @@ impl Keeper {
             wait,
             dial_timeout: Duration::from_secs(2),
             outer_leases: Vec::new(),
+            shows_place: false,
             jitter: 0.0,
         };
         let mut state = State::new(rules(Checks::ALL));
@@ -449,7 +450,30 @@ fn an_end_of_an_outage_is_told_only_where_its_begin_was() {
     let silent = keeper.on(Event::Fault(silence()));
     keeper.after(250);
     let again = keeper.on(Event::Answer(Answer::View(behind())));
-    assert_eq!(said(&silent), 1);
-    // And for whom we wait.
-    assert_eq!(said(&again), 2);
+    assert_eq!((said(&silent), said(&again)), (1, 1));
+}
+
+#[test]
+fn a_change_of_place_is_told_only_where_it_is_shown() {
+    let waits = |count: i64, holder: &str| {
+        let mut view = behind();
+        let ahead = view.ahead.as_mut().expect("somebody");
+        ahead.count = count;
+        ahead.holder.key = format!("lock/{holder}");
+        ahead.holder.who = holder.into();
+        Event::Answer(Answer::View(view))
+    };
+    for (shows_place, told) in [(false, [1, 0, 0, 1]), (true, [1, 1, 0, 1])] {
+        let mut keeper = Keeper::new(None);
+        keeper.policy.shows_place = shows_place;
+        keeper.granted();
+        let mut count = |event: Event| {
+            let actions = keeper.on(event);
+            keeper.on(Event::QueueChanged);
+            let waiting = |action: &&Action| matches!(action, Action::Tell(FromKeeper::Waiting(_)));
+            actions.iter().filter(waiting).count()
+        };
+        let found = [waits(3, "1"), waits(2, "1"), waits(2, "1"), waits(1, "2")].map(&mut count);
+        assert_eq!(found, told, "{shows_place}");
+    }
 }

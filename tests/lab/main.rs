@@ -7,17 +7,24 @@
 #[path = "../promises/harness/mod.rs"]
 mod harness;
 
+mod cluster;
+mod hold;
+mod renewals;
 mod soak;
 mod storm;
 mod survivals;
 
 use clap::{Parser, Subcommand};
 use libtest_mimic::Trial;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(name = "tests/lab/run")]
 struct Arguments {
+    /// Another build than the one that cargo has made for the tests.
+    #[arg(long, global = true, value_name = "PATH")]
+    binary: Option<PathBuf>,
     #[command(subcommand)]
     part: Part,
 }
@@ -36,7 +43,12 @@ fn main() -> ExitCode {
     // With a part it is the lab's command, without it a test like all others, with libtest's arguments.
     let by_hand = std::env::args().nth(1);
     if by_hand.is_some_and(|part| Part::has_subcommand(&part) || part == "help") {
-        match Arguments::parse().part {
+        let arguments = Arguments::parse();
+        if let Some(binary) = arguments.binary {
+            let binary = binary.canonicalize().expect("the other build");
+            harness::meshlock::OTHER_BINARY.set(binary).expect("set once");
+        }
+        match arguments.part {
             Part::Storm(arguments) => storm::run(&arguments),
             Part::Survivals(arguments) => survivals::run(&arguments),
             Part::Soak(arguments) => soak::run(&arguments),

@@ -2,9 +2,10 @@
 //! the cause, within `--dial-timeout`; nothing is run.
 
 use crate::harness::etcd::{ServerTls, free_port};
+use crate::harness::proxy::black_hole;
 use crate::harness::tls::{self, Authority};
 use crate::harness::{Etcd, Finished, Meshlock, Observer, Proxy, directory, pass, unique};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -408,20 +409,6 @@ fn an_endpoint_that_drops_packets_is_unavailable() {
     bounded(Meshlock::run_at(&hole, "x"))
         .stderr_line([hole.as_str()])
         .status(69);
-}
-
-/// A listener whose backlog is full: what is sent to it is dropped, as by a firewall. The connections that
-/// fill it must live on.
-fn black_hole() -> (String, (TcpListener, Vec<TcpStream>)) {
-    use nix::sys::socket::{Backlog, listen};
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listen(&listener, Backlog::new(0).expect("a backlog")).expect("a short backlog");
-    let address = listener.local_addr().expect("an address");
-    let mut full = Vec::new();
-    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(300)) {
-        full.push(stream);
-    }
-    (address.to_string(), (listener, full))
 }
 
 #[test]

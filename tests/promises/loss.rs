@@ -1,7 +1,7 @@
 //! When the lock is lost, the command's whole tree is dead before anybody else starts, and the status says
 //! so. What a lease can outlive is outlived.
 
-use crate::harness::etcd::{Client, lease_of};
+use crate::harness::etcd::{Client, Cut, lease_of};
 use crate::harness::{Cluster, Etcd, Meshlock, Observer, Proxy, Running, eventually, pass, proc, so, unique};
 use std::process::Stdio;
 use std::time::Duration;
@@ -349,7 +349,13 @@ fn a_leader_that_is_cut_off_from_the_others_is_survived() {
     let mut endpoints: Vec<String> = cluster.members.iter().map(|member| member.endpoint()).collect();
     endpoints.rotate_left(leader);
     survives(&endpoints.join(","), &cluster.members[(leader + 1) % 3], || {
-        cluster.isolate(leader);
+        cluster.isolate(
+            leader,
+            Cut {
+                speech: true,
+                hearing: true,
+            },
+        );
         eventually("another leads", || so(cluster.leader() != leader));
     });
 }

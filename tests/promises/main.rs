@@ -24,4 +24,5 @@ mod signals;
 mod status;
 mod terminal;
 mod tree;
+mod waiting_line;
 mod watching;

@@ -171,9 +171,19 @@ fn an_etcdctl_setting_that_is_not_supported_is_refused_and_never_ignored() {
 }
 
 #[test]
+fn a_misspelt_variable_is_warned_of_and_the_command_runs() {
+    Meshlock::run(Etcd::shared(), unique("misspelt"))
+        .args(["-q"])
+        .env("MESHLOCK_MAX_RUNTME", "1h")
+        .finish()
+        .stderr_line(["MESHLOCK_MAX_RUNTME", "is MESHLOCK_MAX_RUNTIME meant?"])
+        .success();
+}
+
+#[test]
 fn help_and_version_go_to_stdout() {
     let help = |words: &[&str]| {
-        crate::harness::clean(crate::harness::meshlock::BINARY)
+        crate::harness::clean(crate::harness::meshlock::binary())
             .args(words)
             .output()
             .expect("meshlock")

@@ -300,10 +300,21 @@ fn a_run_under_a_key_of_its_own_has_not_vanished() {
     let holder = hold(etcd, "deploy", &["--lock-key", &key]);
     let cells = row(etcd, &key);
     assert_eq!((cells[1].as_str(), cells[5].as_str()), ("elsewhere", "0"), "{cells:?}");
-    let json = lock(etcd, &key);
+    let json: Value = serde_json::from_str(&status(etcd, ["--json"])).expect("JSON");
+    let json = json["locks"]
+        .as_array()
+        .expect("locks")
+        .iter()
+        .find(|lock| lock["name"] == *key);
+    let json = json.expect("the lock");
     assert_eq!((&json["state"], &json["taken"]), (&"elsewhere".into(), &true.into()));
     assert_eq!(json["elsewhere"][0]["who"]["pid"], holder.pid());
     assert!(status(etcd, ["--lock-key", &key]).starts_with(&format!("{key}: held by ")));
+    assert_eq!(
+        lock(etcd, &key)["state"],
+        "free",
+        "the name is another lock than the key"
+    );
     holder.finish().stdout("held\n").success();
     assert_eq!(row(etcd, &key)[1], "free");
 }
@@ -621,7 +632,7 @@ fn a_reader_that_goes_away_is_no_error() {
         etcd.put(&format!("meshlock/freeze/{number}"), "{}");
     }
     for arguments in ["", "--json", "--prometheus"] {
-        let binary = meshlock::BINARY;
+        let binary = meshlock::binary().display();
         let script = format!(
             "{binary} status --endpoints={} {arguments} | head -n 1 >/dev/null; exit ${{PIPESTATUS[0]}}",
             etcd.address()
@@ -633,7 +644,11 @@ fn a_reader_that_goes_away_is_no_error() {
             (Some(0), "")
         );
     }
-    let script = format!("{} status --endpoints={} >/dev/full", meshlock::BINARY, etcd.address());
+    let script = format!(
+        "{} status --endpoints={} >/dev/full",
+        meshlock::binary().display(),
+        etcd.address()
+    );
     let output = meshlock::plain(&["sh", "-c", &script].map(Into::into))
         .output()
         .expect("sh");

@@ -19,7 +19,7 @@ fn a_change_is_drawn_in_the_place_of_what_was_there() {
     let before = terminal.run("stty -a");
     terminal.line(&format!(
         "NO_COLOR=1 {} status --watch --endpoints={}",
-        meshlock::BINARY,
+        meshlock::binary().display(),
         etcd.address()
     ));
     terminal.expect("free");
@@ -62,7 +62,7 @@ fn what_does_not_fit_on_the_screen_is_cut_and_said() {
     let mut terminal = at_a_terminal("cols 40 rows 10");
     terminal.line(&format!(
         "{} status --watch --endpoints={}",
-        meshlock::BINARY,
+        meshlock::binary().display(),
         etcd.address()
     ));
     let drawn = terminal.expect("… 23 more lines");
@@ -76,7 +76,7 @@ fn colours_are_for_terminals_that_want_them() {
     let etcd = Etcd::start();
     etcd.put("meshlock/freeze/billing", "{}");
     let mut terminal = at_a_terminal("cols 80 rows 24");
-    let call = format!("{} status --endpoints={}", meshlock::BINARY, etcd.address());
+    let call = format!("{} status --endpoints={}", meshlock::binary().display(), etcd.address());
     assert!(terminal.run(&call).contains("\u{1b}[33mfrozen"));
     for plain in [
         format!("NO_COLOR=1 {call}"),
@@ -107,7 +107,7 @@ fn on_a_pipe_one_picture_follows_the_other_until_the_reader_goes() {
     // Nothing changes, and yet the end of the reader is noticed.
     let call = format!(
         "timeout 60 {} status --watch --endpoints={} {name}",
-        meshlock::BINARY,
+        meshlock::binary().display(),
         etcd.address()
     );
     let script = format!("{call} | head -n 1 >/dev/null; exit ${{PIPESTATUS[0]}}");

@@ -40,12 +40,14 @@ pub struct Policy {
     pub dial_timeout: Duration,
     /// Leases that our own process tree holds: waiting for one of them would wait for ourselves.
     pub outer_leases: Vec<i64>,
+    /// The guardian shows our place all the while: it hears of each change, and not only of the holder's.
+    pub shows_place: bool,
     /// 0.0 to 1.0: by which renewals of many keepers are spread.
     pub jitter: f64,
 }
 
 /// A request to etcd. One is under way at a time, renewals and watches apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     Look,
     Grant,
@@ -104,7 +106,7 @@ pub enum Event {
 }
 
 /// What is watched besides our entry and what is asked of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Watched {
     pub predecessor: Option<String>,
     pub freeze: bool,

@@ -1,12 +1,12 @@
 //! Where the keeper stands, and when time alone demands its next decision. Knows no events.
 
 use super::{Policy, Request, Watched};
-use crate::link::{Ended, FromKeeper};
+use crate::link::{Ended, FromKeeper, Waiting};
 use crate::moment::Moment;
 use crate::rules::Rules;
 use std::collections::BTreeMap;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// Before the queue: the first look, the grant, the entry.
     Entering,
@@ -37,7 +37,7 @@ pub(super) enum Phase {
 }
 
 /// What follows the departure.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Then {
     Requeue,
     Park,
@@ -51,7 +51,7 @@ pub(super) enum Then {
     clippy::struct_excessive_bools,
     reason = "independent facts, each named by what it says"
 )]
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub(super) phase: Phase,
     /// As granted; as asked until then.
@@ -79,8 +79,8 @@ pub struct State {
     pub(super) watched: Option<Watched>,
     /// When each unclean departure was first seen.
     pub(super) first_seen: BTreeMap<String, Moment>,
-    /// Who was last named to the user as being ahead, or why nobody starts.
-    pub(super) named: Option<String>,
+    /// What was last told of our place, under the key of the entry (or the word for the reason) that it names.
+    pub(super) told: Option<(String, Waiting)>,
     /// The kind of ask that was last passed over.
     pub(super) passed_over: Option<String>,
     /// The words for a contention.
@@ -126,7 +126,7 @@ impl State {
             watch_at: None,
             watched: None,
             first_seen: BTreeMap::new(),
-            named: None,
+            told: None,
             passed_over: None,
             blocker: None,
             outage: None,

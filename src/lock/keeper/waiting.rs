@@ -3,8 +3,8 @@
 
 use super::state::{Phase, Then};
 use super::{Action, Request, Step, Watched};
-use crate::link::{FromKeeper, Hold};
-use crate::lock::queue::{Granted, Stale, View};
+use crate::link::{FromKeeper, Hold, Waiting};
+use crate::lock::queue::{Ahead, Granted, Stale, View};
 use crate::lock::record::Ask;
 use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind};
@@ -103,20 +103,20 @@ impl Step<'_> {
             // Frozen between our look and our entry.
             return self.contended();
         }
-        let named = view
-            .ahead
-            .as_ref()
-            .map_or_else(|| why.to_owned(), |ahead| ahead.holder.key.clone());
-        if self.state.named.as_ref() != Some(&named) {
-            self.state.named = Some(named);
-            let place = view
-                .ahead
-                .as_ref()
-                .map_or(String::new(), |ahead| format!(" ({} ahead of us)", ahead.count));
-            self.tell(FromKeeper::Progress(format!(
-                "waiting{place}: \"{}\" {why}",
-                self.policy.name
-            )));
+        match &view.ahead {
+            Some(Ahead { count, holder, .. }) => self.tell_place(
+                holder.key.clone(),
+                Waiting::Behind {
+                    ahead: *count,
+                    holder: holder.who.clone(),
+                },
+            ),
+            None => self.tell_place(
+                why.to_owned(),
+                Waiting::Frozen {
+                    words: view.frozen.clone().unwrap_or_default(),
+                },
+            ),
         }
         let wanted = Watched {
             predecessor: view.ahead.as_ref().map(|ahead| ahead.predecessor.clone()),
@@ -126,6 +126,17 @@ impl Step<'_> {
         self.state.phase = Phase::Waiting;
         if self.state.watched.as_ref() != Some(&wanted) {
             self.watch(wanted);
+        }
+    }
+
+    /// `named` is what is new about it; all else counts only where it is shown all the while.
+    fn tell_place(&mut self, named: String, waiting: Waiting) {
+        let told = self.state.told.as_ref();
+        let same =
+            told.is_some_and(|(before, place)| *before == named && (*place == waiting || !self.policy.shows_place));
+        if !same {
+            self.state.told = Some((named, waiting.clone()));
+            self.tell(FromKeeper::Waiting(waiting));
         }
     }
 
@@ -144,14 +155,8 @@ impl Step<'_> {
         }
         let keys: Vec<String> = stale.iter().map(|record| record.key.clone()).collect();
         if until > self.now {
-            if self.state.named.as_deref() != Some("delay") {
-                self.state.named = Some("delay".into());
-                self.tell(FromKeeper::Progress(format!(
-                    "\"{}\" was left without a release: waiting {:.1} s for what may still run there to be stopped",
-                    self.policy.name,
-                    until.since(self.now).as_secs_f64()
-                )));
-            }
+            let left = until.since(self.now);
+            self.tell_place("delay".into(), Waiting::Delayed { left });
             self.state.phase = Phase::Delaying { until, stale: keys };
             if self.state.watched.is_none() {
                 self.watch(Watched {
@@ -220,7 +225,7 @@ impl Step<'_> {
         self.state.next_renewal = None;
         self.state.watched = None;
         self.state.watch_at = None;
-        self.state.named = None;
+        self.state.told = None;
         self.state.deadline = Moment::NEVER_BEGUN;
         self.state.renewal_under_way = false;
         self.state.why_lost = None;

@@ -69,10 +69,14 @@ pub(super) fn head(lock: &Lock, now: SystemTime) -> Line {
         State::Frozen if first.is_empty() => "free, but frozen".to_owned(),
         State::Frozen => format!("nobody holds it: {first} comes next, once it is thawed"),
         State::Vanished => "nobody holds it; the last run vanished: its lease ended without a release".to_owned(),
-        State::Elsewhere => format!(
-            "held under another key; look with: meshlock status --lock-key KEY (\"{}\", if no other)",
-            lock.name
-        ),
+        // An overview does not read queues that lie outside of the prefix.
+        State::Elsewhere if lock.marks.is_none() => {
+            format!(
+                "held under a key of its own: look with meshlock status --lock-key {}",
+                lock.name
+            )
+        }
+        State::Elsewhere => "its entry is gone, but its lease lives: it is about to be stopped".to_owned(),
     };
     vec![
         Span::new(&lock.name, Style::Strong),

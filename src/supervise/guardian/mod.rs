@@ -7,9 +7,10 @@
 //! ended by itself and its stragglers are to be left.
 
 mod step;
+pub mod waiting;
 
 use self::step::Step;
-use crate::link::{FromGuardian, FromKeeper, Hold};
+use crate::link::{FromGuardian, FromKeeper, Hold, Waiting};
 use crate::moment::Moment;
 use crate::outcome::{CommandEnd, Failure, FailureKind, Outcome};
 use crate::rules::{Rules, Stragglers};
@@ -28,6 +29,8 @@ pub struct Policy {
     pub stragglers: Stragglers,
     /// We have a controlling terminal: the command stays in our process group.
     pub terminal: bool,
+    /// A line is kept current on the terminal while we wait, and counts the time from here on.
+    pub waiting_line: Option<Moment>,
 }
 
 /// What the clock and the shared page said at this wake-up.
@@ -83,12 +86,19 @@ pub enum Action {
     StopSelf(Signal),
     Progress(String),
     Notice(String),
+    /// Bring the line that is kept current up to date: why we wait, and how long by now.
+    ShowWaiting {
+        waiting: Waiting,
+        waited: Duration,
+    },
+    /// Take it away.
+    HideWaiting,
     /// The run is over; the outcome is in [`State::outcome`].
     Finish,
 }
 
 /// How far the run is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// Nothing runs, nothing is held.
     Waiting,
@@ -114,7 +124,7 @@ enum Phase {
 }
 
 /// Why we stop the command; a later row outranks an earlier one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Cause {
     /// A second INT or TERM: the user is in a hurry.
     Hurry,
@@ -125,7 +135,7 @@ enum Cause {
     Lost(String),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     phase: Phase,
     keeper_lives: bool,
@@ -144,6 +154,10 @@ pub struct State {
     hold: Option<Hold>,
     /// What could not be released, and for how long it blocks others.
     problem: Option<String>,
+    /// Why we wait, where a line about it is kept current.
+    waiting: Option<Waiting>,
+    /// While that line is there: when it is due again.
+    show_at: Option<Moment>,
 }
 
 impl Default for State {
@@ -160,6 +174,8 @@ impl Default for State {
             stopped_by: None,
             hold: None,
             problem: None,
+            waiting: None,
+            show_at: None,
         }
     }
 }
@@ -176,6 +192,7 @@ pub fn step(rules: &Rules, policy: &Policy, state: &mut State, reading: Reading,
     };
     step.happened(event);
     step.judge();
+    step.show_waiting();
     actions
 }
 
@@ -195,7 +212,8 @@ impl State {
     /// When the next decision is due though nothing else happens.
     pub fn wake_at(&self, rules: &Rules, deadline: Moment) -> Option<Moment> {
         match &self.phase {
-            Phase::Waiting | Phase::Killing | Phase::Over => None,
+            Phase::Waiting => self.show_at,
+            Phase::Killing | Phase::Over => None,
             Phase::Running { since } => {
                 let stop = deadline - rules.grace;
                 Some(rules.max_runtime.map_or(stop, |limit| stop.min(*since + limit)))

@@ -1,6 +1,6 @@
 //! How the guardian's state follows from each event and from the time; see [`super`] for what it holds to.
 
-use super::{Action, Cause, Event, Phase, Policy, Reading, State};
+use super::{Action, Cause, Event, Phase, Policy, Reading, State, waiting};
 use crate::link::{FromGuardian, FromKeeper};
 use crate::moment::Moment;
 use crate::outcome::{CommandEnd, Failure, FailureKind, Outcome};
@@ -55,6 +55,14 @@ impl Step<'_> {
         match words {
             FromKeeper::Progress(line) => self.act(Action::Progress(line)),
             FromKeeper::Notice(line) => self.act(Action::Notice(line)),
+            FromKeeper::Waiting(waiting) => {
+                if self.policy.waiting_line.is_some() {
+                    self.state.waiting = Some(waiting);
+                    self.show_again();
+                } else {
+                    self.act(Action::Progress(waiting::said(&self.policy.name, &waiting)));
+                }
+            }
             FromKeeper::Held(hold) => {
                 if self.state.phase == Phase::Waiting {
                     self.act(Action::Claim { token: hold.token });
@@ -177,6 +185,7 @@ impl Step<'_> {
                 }
             }
             Signal::SIGWINCH => {
+                self.show_again();
                 if !from_kernel {
                     self.pass_on(signal);
                 }
@@ -422,6 +431,38 @@ impl Step<'_> {
             _ => {}
         }
         self.stop_again();
+    }
+
+    /// The line that is there is no longer right.
+    fn show_again(&mut self) {
+        if self.state.show_at.is_some() {
+            self.state.show_at = Some(self.reading.now);
+        }
+    }
+
+    /// The line that is kept current: there while we wait and run, brought up to date at each change and each full
+    /// second, and taken away before anything else happens.
+    pub(super) fn show_waiting(&mut self) {
+        let Some(began) = self.policy.waiting_line else {
+            return;
+        };
+        if self.state.phase != Phase::Waiting {
+            self.state.waiting = None;
+        }
+        let now = self.reading.now;
+        match self.state.waiting.clone().filter(|_| self.state.stopped_by.is_none()) {
+            Some(waiting) if self.state.show_at.is_none_or(|at| now >= at) => {
+                let waited = now.since(began);
+                self.act(Action::ShowWaiting { waiting, waited });
+                self.state.show_at = Some(began + Duration::from_secs(waited.as_secs() + 1));
+            }
+            Some(_) => {}
+            None => {
+                if self.state.show_at.take().is_some() {
+                    self.actions.insert(0, Action::HideWaiting);
+                }
+            }
+        }
     }
 
     /// Back into the terminal's stop, if all that woke us was our own watchfulness.

@@ -142,6 +142,8 @@ impl World {
             }
             guardian::Action::StopSelf(_)
             | guardian::Action::Progress(_)
+            | guardian::Action::ShowWaiting { .. }
+            | guardian::Action::HideWaiting
             | guardian::Action::Notice(_)
             | guardian::Action::Finish => {}
         }

@@ -39,6 +39,15 @@ pub(crate) struct Cluster {
     between: Vec<Proxy>,
 }
 
+/// What a member loses of its talk with the others.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut {
+    /// They do not hear it.
+    pub(crate) speech: bool,
+    /// It does not hear them.
+    pub(crate) hearing: bool,
+}
+
 /// The TLS side of a server.
 #[derive(Clone)]
 pub(crate) struct ServerTls<'a> {
@@ -296,6 +305,16 @@ impl Client {
             .expect("the key is there")
     }
 
+    /// In hexadecimal, as its peers and etcdctl know it.
+    #[track_caller]
+    pub(crate) fn member_id(&self) -> String {
+        let status = self.json(&["endpoint", "status"]);
+        let id = status
+            .pointer("/0/Status/header/member_id")
+            .and_then(serde_json::Value::as_u64);
+        format!("{:x}", id.expect("its id"))
+    }
+
     /// Rises with each write.
     #[track_caller]
     pub(crate) fn revision(&self) -> i64 {
@@ -385,19 +404,20 @@ impl Cluster {
         panic!("no cluster of three comes up");
     }
 
-    /// Cuts a member off from the others, both ways and in silence; clients still reach it.
-    pub(crate) fn isolate(&self, member: usize) {
-        let status = self.members[member].etcdctl(&["endpoint", "status", "--write-out=json"]);
-        let status: serde_json::Value = serde_json::from_str(&status).expect("its status");
-        let id = status
-            .pointer("/0/Status/header/member_id")
-            .and_then(serde_json::Value::as_u64);
-        let id = format!("{:x}", id.expect("its id"));
+    /// Cuts a member off from the others in silence; clients still reach it.
+    pub(crate) fn isolate(&self, member: usize, cut: Cut) {
+        let id = self.members[member].member_id();
         for (index, proxy) in self.between.iter().enumerate() {
-            if index == member {
-                proxy.hold();
-            } else {
-                proxy.mute(&id);
+            // It speaks in answers to those that have connected to it, and asks where it has connected itself.
+            match (index == member, cut.speech) {
+                (true, true) => proxy.hold_down(),
+                (false, true) => proxy.mute_up(&id),
+                (_, false) => {}
+            }
+            match (index == member, cut.hearing) {
+                (true, true) => proxy.hold_up(),
+                (false, true) => proxy.mute_down(&id),
+                (_, false) => {}
             }
         }
     }

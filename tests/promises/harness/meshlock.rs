@@ -2,7 +2,7 @@
 //! which everything must be as stated. stdout and stderr must be empty where nothing else is stated, so
 //! that every test shows "silent on success" as well.
 
-use super::{Etcd, MARK, PATIENCE, clean, directory, eventually, proc, so, unique};
+use super::{Etcd, MARK, PATIENCE, clean, directory, eventually, mark, proc, so};
 use nix::sys::signal::Signal;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// A call of meshlock to be made.
@@ -159,7 +160,7 @@ impl Meshlock {
     /// The words of the call, for tests in which a shell makes it.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let mut words = self.before.clone();
-        words.push(BINARY.into());
+        words.push(binary().into());
         words.push(self.subcommand.into());
         if let Some(endpoints) = &self.endpoints {
             words.push(format!("--endpoints={endpoints}").into());
@@ -186,7 +187,7 @@ impl Meshlock {
         let files = directory();
         let (stdout, stderr) = (files.join("stdout"), files.join("stderr"));
         let create = |path: &Path| Stdio::from(File::options().create(true).append(true).open(path).expect("a file"));
-        let mark = unique("mark");
+        let mark = mark();
         let mut command = clean("setsid");
         command
             .args(words)
@@ -215,7 +216,20 @@ impl Meshlock {
 }
 
 /// The product.
-pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_meshlock");
+pub(crate) fn binary() -> &'static Path {
+    OTHER_BINARY.get().map_or_else(|| Path::new(BUILT), PathBuf::as_path)
+}
+
+/// The product as cargo has built it for the tests.
+const BUILT: &str = env!("CARGO_BIN_EXE_meshlock");
+
+/// Another build of it to be tested, where one is wanted.
+pub(crate) static OTHER_BINARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// What cargo has built beside the product.
+pub(crate) fn beside(name: &str) -> PathBuf {
+    Path::new(BUILT).with_file_name(name)
+}
 
 impl Running {
     /// The guardian: the process that the user started.

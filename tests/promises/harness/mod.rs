@@ -9,6 +9,7 @@ pub(crate) mod proc;
 pub(crate) mod proxy;
 pub(crate) mod pty;
 pub(crate) mod schema;
+pub(crate) mod screen;
 pub(crate) mod tls;
 
 pub(crate) use etcd::{Cluster, Etcd};
@@ -28,7 +29,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The variable by which the janitor knows this test process's processes.
-const RUN: &str = "TEST_RUN";
+pub(crate) const RUN: &str = "TEST_RUN";
 /// The variable by which a test knows its own.
 pub(crate) const MARK: &str = "TEST_MARK";
 
@@ -99,6 +100,12 @@ pub(crate) fn unique(base: &str) -> String {
     format!("{base}-{}", number())
 }
 
+/// A value for [`MARK`] that no other call has, those of another test run at the same time included: what
+/// carries it is killed at the call's end.
+pub(crate) fn mark() -> String {
+    format!("{}-{}", id(), number())
+}
+
 /// A new directory for the test's own files; the janitor removes it.
 pub(crate) fn directory() -> PathBuf {
     let directory = ground().directory.join(unique("d"));
@@ -113,8 +120,13 @@ pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
         .env_clear()
         .env("PATH", env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()))
         .env("HOME", &ground().directory)
-        .env(RUN, &ground().id);
+        .env(RUN, id());
     command
+}
+
+/// What [`RUN`] is in all processes that are started here.
+pub(crate) fn id() -> &'static str {
+    &ground().id
 }
 
 /// Polls until `truth` gives something.

@@ -131,7 +131,7 @@ fn edges(text: &str) -> String {
 
 /// The program in `tests/helpers/`, which cargo builds as an example.
 pub(crate) fn helper() -> OsString {
-    let helper = Path::new(meshlock::BINARY).with_file_name("examples").join("observer");
+    let helper = meshlock::beside("examples").join("observer");
     assert!(
         helper.exists(),
         "{} is not built: cargo build --examples",

@@ -2,11 +2,11 @@
 //! makes them, without root.
 
 use super::etcd::free_port;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{Backlog, listen, setsockopt, sockopt};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -26,9 +26,10 @@ struct Line {
     hanging_up: AtomicBool,
     over: AtomicBool,
     delay_ms: AtomicU64,
-    /// Whose connections carry nothing more: an etcd member's id, as it tells its peers.
-    muted: Mutex<Option<String>>,
-    open: Mutex<Vec<TcpStream>>,
+    /// Whose connections carry nothing more, by direction: an etcd member's id, as it tells its peers.
+    muted: [Mutex<Option<String>>; 2],
+    /// Only those that still carry something are kept open.
+    open: Mutex<Vec<Weak<TcpStream>>>,
 }
 
 const UP: usize = 0;
@@ -56,7 +57,9 @@ impl Proxy {
     /// Resets all connections; new ones are let through.
     pub(crate) fn cut(&self) {
         for stream in self.line.open.lock().expect("not poisoned").drain(..) {
-            reset(&stream);
+            if let Some(stream) = stream.upgrade() {
+                reset(&stream);
+            }
         }
     }
 
@@ -89,9 +92,18 @@ impl Proxy {
         self.line.held[DOWN].store(true, Ordering::SeqCst);
     }
 
-    /// Nothing more passes, either way, on connections that this member of the cluster has opened.
-    pub(crate) fn mute(&self, member: &str) {
-        *self.line.muted.lock().expect("not poisoned") = Some(member.to_owned());
+    /// On connections that this member of the cluster has opened, nothing of what it sends passes any more.
+    pub(crate) fn mute_up(&self, member: &str) {
+        self.mute(UP, Some(member));
+    }
+
+    /// The same of what it is answered.
+    pub(crate) fn mute_down(&self, member: &str) {
+        self.mute(DOWN, Some(member));
+    }
+
+    fn mute(&self, direction: usize, member: Option<&str>) {
+        *self.line.muted[direction].lock().expect("not poisoned") = member.map(str::to_owned);
     }
 
     /// Each piece takes this long, each way.
@@ -106,6 +118,8 @@ impl Proxy {
         self.line.held[DOWN].store(false, Ordering::SeqCst);
         self.line.refusing.store(false, Ordering::SeqCst);
         self.line.hanging_up.store(false, Ordering::SeqCst);
+        self.mute(UP, None);
+        self.mute(DOWN, None);
         self.delay(Duration::ZERO);
     }
 }
@@ -139,21 +153,23 @@ impl Line {
                 reset(&stream);
                 continue;
             };
+            let (stream, server) = (Arc::new(stream), Arc::new(server));
+            {
+                let mut open = self.open.lock().expect("not poisoned");
+                open.retain(|stream| stream.strong_count() > 0);
+                open.extend([Arc::downgrade(&stream), Arc::downgrade(&server)]);
+            }
             let caller = Arc::default();
             for (direction, from, to) in [(UP, &stream, &server), (DOWN, &server, &stream)] {
-                let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else {
-                    continue;
-                };
                 to.set_nodelay(true).ok();
-                let line = Arc::clone(self);
+                let (line, from, to) = (Arc::clone(self), Arc::clone(from), Arc::clone(to));
                 let caller = Arc::clone(&caller);
-                thread::spawn(move || line.pump(direction, from, to, &caller));
+                thread::spawn(move || line.pump(direction, &from, &to, &caller));
             }
-            self.open.lock().expect("not poisoned").extend([stream, server]);
         }
     }
 
-    fn pump(&self, direction: usize, mut from: TcpStream, mut to: TcpStream, caller: &OnceLock<String>) {
+    fn pump(&self, direction: usize, mut from: &TcpStream, mut to: &TcpStream, caller: &OnceLock<String>) {
         // So that a hold is seen within this time though nothing comes.
         from.set_read_timeout(Some(Duration::from_millis(50))).ok();
         let mut buffer = [0; 16 * 1024];
@@ -181,7 +197,7 @@ impl Line {
     }
 
     fn holds(&self, direction: usize, caller: &OnceLock<String>) -> bool {
-        let muted = self.muted.lock().expect("not poisoned");
+        let muted = self.muted[direction].lock().expect("not poisoned");
         self.held[direction].load(Ordering::SeqCst) || muted.is_some() && *muted == caller.get().cloned()
     }
 }
@@ -201,4 +217,17 @@ fn reset(stream: &TcpStream) {
     };
     setsockopt(stream, sockopt::Linger, &at_once).ok();
     stream.shutdown(Shutdown::Both).ok();
+}
+
+/// A listener whose backlog is full: what is sent to it is dropped, as by a firewall. The connections that
+/// fill it must live on.
+pub(crate) fn black_hole() -> (String, (TcpListener, Vec<TcpStream>)) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listen(&listener, Backlog::new(0).expect("a backlog")).expect("a short backlog");
+    let address = listener.local_addr().expect("an address");
+    let mut full = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(300)) {
+        full.push(stream);
+    }
+    (address.to_string(), (listener, full))
 }

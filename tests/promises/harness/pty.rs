@@ -1,11 +1,13 @@
 //! A person at a terminal: an interactive shell in a session of its own on a pseudo-terminal.
 
-use super::{MARK, PATIENCE, clean, proc, tick, unique};
+use super::{MARK, PATIENCE, clean, mark, proc, screen, tick};
 use nix::pty::openpty;
 use nix::sys::signal::Signal;
 use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -16,6 +18,9 @@ pub(crate) struct Terminal {
     shell: Child,
     keyboard: File,
     screen: Arc<Mutex<String>>,
+    /// All that was written, as it was written.
+    written: Arc<Mutex<Vec<u8>>>,
+    device: PathBuf,
     /// Up to where the screen has been looked at.
     seen: usize,
     mark: String,
@@ -29,13 +34,19 @@ pub(crate) const CTRL_D: &str = "\x04";
 
 impl Terminal {
     /// An interactive shell with job control: `bash` or `dash`. The terminal does not echo, so that the
-    /// screen shows only what programs wrote.
+    /// screen shows only what programs wrote, and passes for one that cannot move its cursor.
     pub(crate) fn open(shell: &str) -> Self {
+        Self::open_as(shell, "dumb")
+    }
+
+    /// With another `TERM`, and room for long lines.
+    pub(crate) fn open_as(shell: &str, kind: &str) -> Self {
         let pty = openpty(None, None).expect("a pseudo-terminal");
         let mut modes = tcgetattr(&pty.slave).expect("its modes");
         modes.local_flags.remove(LocalFlags::ECHO);
         tcsetattr(&pty.slave, SetArg::TCSANOW, &modes).expect("its modes");
-        let mark = unique("terminal");
+        let device = fs::read_link(format!("/proc/self/fd/{}", pty.slave.as_raw_fd())).expect("its name");
+        let mark = mark();
         let side = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
         let mut command = clean("setsid");
         command.args(["--ctty", shell]);
@@ -46,7 +57,7 @@ impl Terminal {
             .arg("-i")
             .env(MARK, &mark)
             .env("PS1", PROMPT)
-            .env("TERM", "dumb")
+            .env("TERM", kind)
             .stdin(side())
             .stdout(side())
             .stderr(side())
@@ -56,15 +67,20 @@ impl Terminal {
         drop(pty.slave);
         let keyboard = File::from(pty.master);
         let screen = Arc::new(Mutex::new(String::new()));
+        let written = Arc::new(Mutex::new(Vec::new()));
         let mut reader = keyboard.try_clone().expect("a descriptor");
         thread::spawn({
-            let screen = Arc::clone(&screen);
+            let (screen, written) = (Arc::clone(&screen), Arc::clone(&written));
             move || {
                 let mut buffer = [0; 4096];
                 // EIO once nobody has the other side open any more.
                 while let Ok(count @ 1..) = reader.read(&mut buffer) {
                     let text = String::from_utf8_lossy(&buffer[..count]).replace('\r', "");
                     screen.lock().expect("not poisoned").push_str(&text);
+                    written
+                        .lock()
+                        .expect("not poisoned")
+                        .extend_from_slice(&buffer[..count]);
                 }
             }
         });
@@ -72,11 +88,53 @@ impl Terminal {
             shell,
             keyboard,
             screen,
+            written,
+            device,
             seen: 0,
             mark,
         };
         terminal.expect(PROMPT);
+        if kind != "dumb" {
+            terminal.resize(300);
+        }
         terminal
+    }
+
+    /// The window gets another width.
+    pub(crate) fn resize(&self, columns: u16) {
+        let resized = clean("stty")
+            .args(["cols", &columns.to_string(), "rows", "50", "-F"])
+            .arg(&self.device)
+            .status();
+        assert!(resized.expect("stty").success());
+    }
+
+    /// What a person sees now.
+    pub(crate) fn rows(&self) -> Vec<String> {
+        screen::rows(&self.written.lock().expect("not poisoned"))
+    }
+
+    /// Waits until a person sees what is asked for.
+    #[track_caller]
+    pub(crate) fn see<T>(&self, what: &str, look: impl Fn(&[String]) -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            let rows = self.rows();
+            if let Some(found) = look(&rows) {
+                return found;
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{what} is not to be seen:\n{}",
+                rows.join("\n")
+            );
+            tick();
+        }
+    }
+
+    /// All that was ever written to it, cursor movements too.
+    pub(crate) fn written(&self) -> String {
+        String::from_utf8_lossy(&self.written.lock().expect("not poisoned")).into_owned()
     }
 
     /// Types a line.

@@ -1,0 +1,371 @@
+//! The queue's protocol as data: each step as one transaction, and what its answer says. Pure, so that a model
+//! checker can run the very transactions that are sent; knows neither how they travel nor what follows from an answer.
+
+use super::keys::{Kind, Place};
+use super::record::{Holder, Open, Run};
+use super::view::{Ahead, Renewal, Stale, View, entry, frozen, stale};
+use crate::moment::Moment;
+use crate::store::{Alive, Answer, Fault, Found, If, Item, Op, Order, Read, Txn, What};
+use std::time::Duration;
+
+/// Open records in one answer. Nearly always there are none; a crashed host may have left hundreds, which
+/// are then read in a second call.
+const FEW: u32 = 16;
+const MANY: u32 = 1000;
+/// Where they stand among the reads.
+const OPENS: usize = 2;
+/// Entries before ours that a re-read counts.
+const COUNTED: u32 = 100;
+/// Two keys each; etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
+pub const CLEARED_AT_ONCE: usize = 50;
+
+/// The queue of one lock, and who we are in it.
+#[derive(Clone, Debug)]
+pub struct Protocol {
+    pub place: Place,
+    pub holder: Holder,
+    /// How many run records are kept.
+    pub keep: u32,
+}
+
+/// What is left behind by a departure.
+#[derive(Clone, Copy, Debug)]
+pub struct Left<'a> {
+    pub run: &'a Run,
+    /// Run records up to and with this key make room for the new one.
+    pub drop_upto: Option<&'a str>,
+}
+
+impl Protocol {
+    /// The queue as it stands, without an entry of ours and without writing.
+    pub fn look(&self) -> Txn {
+        read_only(self.reads(None, None))
+    }
+
+    /// Takes a place at the queue's end, if we have none. Where nobody is before us the answer is all that a
+    /// start needs: it was given at the one revision at which we came.
+    ///
+    /// # Errors
+    /// Where a record cannot be written as JSON, which none can be that was made from text.
+    pub fn enqueue(&self, lease: i64, ttl: Duration) -> Result<Txn, Fault> {
+        let key = self.place.entry(lease);
+        Ok(Txn {
+            when: vec![If::Created {
+                key: key.clone(),
+                at: 0,
+            }],
+            then: [self.arrival(lease, ttl)?, self.reads(Some(lease), None)].concat(),
+            otherwise: vec![Op::Read(one(key))],
+        })
+    }
+
+    /// Takes the lock if the queue is empty and the name not frozen, else writes nothing. An entry of ours
+    /// that is there already, by a try whose answer was lost, is in [`View::mine`] too.
+    ///
+    /// # Errors
+    /// As [`Protocol::enqueue`].
+    pub fn seize(&self, lease: i64, ttl: Duration) -> Result<Txn, Fault> {
+        Ok(Txn {
+            when: vec![
+                If::Empty {
+                    prefix: self.place.queue().to_owned(),
+                },
+                If::Created {
+                    key: self.place.freeze(),
+                    at: 0,
+                },
+            ],
+            then: [self.arrival(lease, ttl)?, self.reads(Some(lease), None)].concat(),
+            otherwise: self.reads(Some(lease), None),
+        })
+    }
+
+    /// Our entry and those before it, now.
+    pub fn read(&self, lease: i64, token: i64) -> Txn {
+        read_only(self.reads(Some(lease), Some(token)))
+    }
+
+    /// The start beside unclean departures once their hand-over delay is over: deletes their open records if
+    /// our entry is there and the name not frozen. At most [`CLEARED_AT_ONCE`] of them.
+    pub fn clear(&self, lease: i64, token: i64, stale: &[String]) -> Txn {
+        let reads = self.reads(Some(lease), Some(token));
+        Txn {
+            when: vec![
+                If::Created {
+                    key: self.place.entry(lease),
+                    at: token,
+                },
+                If::Created {
+                    key: self.place.freeze(),
+                    at: 0,
+                },
+            ],
+            then: stale
+                .iter()
+                .flat_map(|key| self.remains(key))
+                .chain(reads.clone())
+                .collect(),
+            otherwise: reads,
+        }
+    }
+
+    /// The linearizable half of a renewal.
+    pub fn own_entry(&self, lease: i64) -> Txn {
+        read_only(vec![Op::Read(one(self.place.entry(lease)))])
+    }
+
+    /// Leaves a place under which nothing ever ran.
+    pub fn abandon(&self, lease: i64) -> Txn {
+        Txn {
+            then: self.departure(lease).to_vec(),
+            ..Txn::default()
+        }
+    }
+
+    /// Lets go of the hold `token`, whose run is dead, so that nobody has a reason left to hold back. An entry
+    /// that is not the one we held is left alone.
+    ///
+    /// # Errors
+    /// As [`Protocol::enqueue`].
+    pub fn release(&self, lease: i64, token: i64, left: Left<'_>) -> Result<Txn, Fault> {
+        let record = self.place.run_record(token);
+        let mut recorded = self.made_room(&record, left);
+        if self.keep > 0 {
+            recorded.push(put(record, left.run, 0)?);
+        }
+        Ok(self.letting_go(lease, token, recorded))
+    }
+
+    /// As [`Protocol::release`] to a server that takes no more records.
+    pub fn release_unrecorded(&self, lease: i64, token: i64, left: Left<'_>) -> Txn {
+        let recorded = self.made_room(&self.place.run_record(token), left);
+        self.letting_go(lease, token, recorded)
+    }
+
+    fn made_room(&self, record: &str, left: Left<'_>) -> Vec<Op> {
+        // Numbers go back when a snapshot is restored; etcd refuses to write and delete one key at once.
+        let last = left.drop_upto.filter(|&last| last < record);
+        last.map(|last| Op::DeleteUpTo {
+            first: self.place.log(),
+            last: last.to_owned(),
+        })
+        .into_iter()
+        .collect()
+    }
+
+    fn letting_go(&self, lease: i64, token: i64, recorded: Vec<Op>) -> Txn {
+        let [entry, rest @ ..] = self.departure(lease);
+        let lost = [rest.to_vec(), recorded].concat();
+        Txn {
+            when: vec![If::Created {
+                key: self.place.entry(lease),
+                at: token,
+            }],
+            then: [vec![entry], lost.clone()].concat(),
+            otherwise: lost,
+        }
+    }
+
+    fn departure(&self, lease: i64) -> [Op; 3] {
+        let place = &self.place;
+        [place.entry(lease), place.open(lease), place.ask(lease)].map(|key| Op::Delete { key })
+    }
+
+    /// Our entry and its open record.
+    fn arrival(&self, lease: i64, ttl: Duration) -> Result<Vec<Op>, Fault> {
+        let open = Open {
+            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+            holder: self.holder.clone(),
+        };
+        Ok(vec![
+            put(self.place.entry(lease), &self.holder, lease)?,
+            put(self.place.open(lease), &open, 0)?,
+        ])
+    }
+
+    /// What an unclean departure left: the open record, and what was asked of its entry.
+    fn remains(&self, open: &str) -> Vec<Op> {
+        let place = &self.place;
+        let ask = place.lease(Kind::Open, open).map(|lease| place.ask(lease));
+        ask.into_iter()
+            .chain([open.to_owned()])
+            .map(|key| Op::Delete { key })
+            .collect()
+    }
+
+    /// What a [`View`] is made of, in the order in which [`Queue::view`] takes it apart.
+    fn reads(&self, lease: Option<i64>, token: Option<i64>) -> Vec<Op> {
+        let place = &self.place;
+        let first = |prefix: &str, order, limit| Read {
+            what: What::First {
+                prefix: prefix.to_owned(),
+                order,
+                limit,
+            },
+            created_before: token,
+            keys_only: false,
+        };
+        // Before our token is known, our own entry is among the youngest.
+        let youngest = if token.is_some() { COUNTED } else { 2 };
+        let mut reads = vec![
+            first(place.queue(), Order::Oldest, 1),
+            Read {
+                keys_only: true,
+                ..first(place.queue(), Order::Youngest, youngest)
+            },
+            first(&place.opens(), Order::Oldest, FEW),
+            one(place.freeze()),
+            Read {
+                keys_only: true,
+                created_before: None,
+                ..first(&place.log(), Order::LastKey, self.keep.max(1))
+            },
+            Read {
+                created_before: None,
+                ..first(&place.log(), Order::LastKey, 1)
+            },
+        ];
+        if let Some(lease) = lease {
+            reads.extend([one(place.entry(lease)), one(place.ask(lease))]);
+        }
+        reads.into_iter().map(Op::Read).collect()
+    }
+
+    /// What the answer to [`Protocol::enqueue`], `seize`, `look`, `read` or `clear` says of the queue.
+    pub fn view(&self, answer: Answer, lease: Option<i64>, token: Option<i64>) -> View {
+        let place = &self.place;
+        let mut reads = answer.reads.into_iter();
+        let mut next = || reads.next().unwrap_or_default();
+        let [oldest, youngest, opens, freeze, log, last_run, mine, ask] = std::array::from_fn(|_| next());
+
+        let own = lease.map(|lease| place.entry(lease));
+        let mine = mine
+            .items
+            .first()
+            .filter(|entry| Some(entry.lease) == lease && token.is_none_or(|token| entry.created == token))
+            .map(|entry| entry.created);
+        let not_ours = |item: &&Item| Some(&item.key) != own.as_ref();
+        let ahead = match (oldest.items.iter().find(not_ours), youngest.items.iter().find(not_ours)) {
+            (Some(holder), Some(predecessor)) => Some(Ahead {
+                count: match token {
+                    Some(_) => i64::try_from(youngest.items.len()).unwrap_or(i64::MAX),
+                    None => oldest.all - i64::from(mine.is_some()),
+                },
+                holder: entry(holder, last_run.items.first()),
+                predecessor: predecessor.key.clone(),
+            }),
+            _ => None,
+        };
+        // Those of the entries ahead lie here too: only when these are gone does an open record say anything.
+        let stale = match &ahead {
+            Some(_) => Vec::new(),
+            None => self.stale(&opens, lease),
+        };
+        View {
+            cluster: answer.cluster,
+            revision: answer.revision,
+            mine,
+            ahead,
+            stale,
+            frozen: freeze.items.first().map(frozen),
+            ask: ask.items.into_iter().next().map(|item| item.value),
+            oldest_kept: log
+                .items
+                .get(self.keep.saturating_sub(1) as usize)
+                .map(|item| item.key.clone()),
+        }
+    }
+
+    /// The open records of others among these. What else lies there says nothing of a departure, and a key that is
+    /// not UTF-8 could not be deleted.
+    pub fn stale(&self, opens: &Found, lease: Option<i64>) -> Vec<Stale> {
+        let others = |item: &&Item| {
+            self.place
+                .lease(Kind::Open, &item.key)
+                .is_some_and(|of| Some(of) != lease)
+        };
+        opens.items.iter().filter(others).map(stale).collect()
+    }
+
+    /// How many keys of open records an answer holds, ours and odd ones included.
+    pub fn opens_told(answer: &Answer) -> usize {
+        answer.reads.get(OPENS).map_or(0, |opens| opens.items.len())
+    }
+
+    /// Where so many were told that there may be more, and it matters: the read of them all, for
+    /// [`Protocol::stale`].
+    pub fn more_opens(&self, told: usize, view: &View, token: Option<i64>) -> Option<Txn> {
+        let all = Read {
+            what: What::First {
+                prefix: self.place.opens(),
+                order: Order::Oldest,
+                limit: MANY,
+            },
+            created_before: token.or(view.mine),
+            keys_only: false,
+        };
+        (view.ahead.is_none() && told >= FEW as usize).then(|| read_only(vec![Op::Read(all)]))
+    }
+
+    /// What comes of a renewal: `alive` was answered at `answered`, `own_entry` was asked after that. Without that
+    /// read a deposed leader's answer would be believed (etcd-io/etcd#15247: it goes on answering after a pause,
+    /// while the new one lets the lease run out); a linearizable read in the answer's own term shows that there
+    /// was no newer leader when it was given.
+    pub fn judge_renewal(ours: Ours, alive: Alive, answered: Moment, own_entry: Answer) -> Renewal {
+        let late = answered.since(alive.sent) > ours.within;
+        let term = own_entry.term;
+        let Some(entry) = only(own_entry.reads).filter(|entry| entry.created == ours.token) else {
+            return Renewal::Gone {
+                why: "its entry in the queue is gone: the lease was revoked or ran out, or somebody deleted the key"
+                    .to_owned(),
+            };
+        };
+        let unproven = |why: &str| Renewal::Unproven { why: why.to_owned() };
+        let Some(ttl) = alive.ttl else {
+            return unproven("the lease is said to be unknown, but our entry is there");
+        };
+        if entry.lease != ours.lease {
+            return unproven("our entry is no longer bound to our lease");
+        }
+        if late {
+            return unproven("the answer came too late");
+        }
+        if term != alive.term {
+            return unproven("the leader changed meanwhile");
+        }
+        Renewal::Accepted { sent: alive.sent, ttl }
+    }
+}
+
+/// What is renewed, and the rule for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Ours {
+    pub lease: i64,
+    pub token: i64,
+    /// [`crate::rules::Rules::answer_within`].
+    pub within: Duration,
+}
+
+fn read_only(reads: Vec<Op>) -> Txn {
+    Txn {
+        then: reads,
+        ..Txn::default()
+    }
+}
+
+fn one(key: String) -> Read {
+    Read {
+        what: What::Key(key),
+        created_before: None,
+        keys_only: false,
+    }
+}
+
+pub(super) fn only(reads: Vec<Found>) -> Option<Item> {
+    reads.into_iter().next()?.items.into_iter().next()
+}
+
+fn put(key: String, record: &impl serde::Serialize, lease: i64) -> Result<Op, Fault> {
+    let value = serde_json::to_vec(record).map_err(|error| Fault::Internal { why: error.to_string() })?;
+    Ok(Op::Put { key, value, lease })
+}

@@ -1,0 +1,49 @@
+//! Variables that nobody reads and that are all but one of ours: a misspelt one would go unnoticed, and the lock be
+//! taken elsewhere. Others may have `MESHLOCK_*` variables of their own, so that none is refused.
+
+use super::source::Environment;
+use crate::cli::Cli;
+use clap::CommandFactory as _;
+
+/// What the command is told, and a meshlock inside it finds.
+const OUT: &str = "HELD_";
+
+/// One line for each.
+pub(super) fn warnings(environment: &Environment) -> Vec<String> {
+    let set = environment.iter().filter(|(_, value)| !value.is_empty());
+    let set = set.filter_map(|(name, _)| name.to_str()?.strip_prefix("MESHLOCK_"));
+    let set: Vec<&str> = set.filter(|name| !name.starts_with(OUT)).collect();
+    if set.is_empty() {
+        return Vec::new();
+    }
+    let ours = ours();
+    set.into_iter()
+        .filter(|name| !ours.iter().any(|our| our == name))
+        .filter_map(|name| {
+            let meant = nearest(name, &ours)?;
+            Some(format!(
+                "MESHLOCK_{name} is set, which meshlock does not know: is MESHLOCK_{meant} meant?"
+            ))
+        })
+        .collect()
+}
+
+fn ours() -> Vec<String> {
+    let command = Cli::command();
+    let options = command.get_subcommands().flat_map(clap::Command::get_arguments);
+    let names = options.filter_map(|option| option.get_long());
+    names
+        .map(|name| name.replace('-', "_").to_ascii_uppercase())
+        .chain(["PASSWORD".to_owned()])
+        .collect()
+}
+
+fn nearest<'a>(name: &str, ours: &'a [String]) -> Option<&'a String> {
+    ours.iter()
+        .filter(|our| our.len().abs_diff(name.len()) <= 2)
+        .map(|our| (strsim::osa_distance(name, our), our))
+        // Of four letters two others are another word.
+        .filter(|(distance, our)| *distance <= (our.len() / 3).min(2))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, our)| our)
+}
