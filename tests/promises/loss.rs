@@ -419,6 +419,34 @@ fn a_deposed_leader_that_goes_on_answering_does_not_keep_the_command_alive() {
 }
 
 #[test]
+fn a_loss_is_noticed_at_once_though_the_member_that_was_watched_has_hung() {
+    // https://github.com/etcd-io/etcd/issues/15247: what an old leader takes away when it wakes up is gone before
+    // the member that has hung itself could tell, and the next renewal may be further off than the next holder's start.
+    let cluster = Cluster::start();
+    let observer = Observer::new();
+    let leader = cluster.leader();
+    let [well, hung, others] = [0, 1, 2].map(|place| &cluster.members[(leader + place) % 3]);
+    let run = |endpoints: String, command| {
+        let run = Meshlock::run_at(endpoints, "watched").args(["-q", "--ttl", "20"]);
+        run.command(command).start()
+    };
+    let first = run([hung.endpoint(), well.endpoint()].join(","), observer.forever());
+    observer.wait_for_holds(1);
+    let second = run(others.endpoint(), observer.briefly());
+    let entry = well.wait_for_queue("watched", 2).remove(0);
+    hung.pause();
+    // Just after a renewal at the other member the next one is further off than the hand-over delay.
+    eventually("a renewal", || {
+        so(well.metric("grpc_server_msg_sent_total", "grpc_method=\"LeaseKeepAlive\"") > 1.0)
+    });
+    well.revoke(&entry);
+    first.finish().any_stderr().status(79);
+    second.finish().any_stderr().success();
+    assert_eq!(observer.assert_no_overlap().len(), 2);
+    hung.resume();
+}
+
+#[test]
 fn the_report_says_how_the_loss_came_about() {
     let etcd = Etcd::shared();
     let name = unique("reported");
