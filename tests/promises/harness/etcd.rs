@@ -296,6 +296,16 @@ impl Client {
             .expect("the key is there")
     }
 
+    /// The member's, in hexadecimal.
+    #[track_caller]
+    pub(crate) fn id(&self) -> String {
+        let status = self.json(&["endpoint", "status"]);
+        let id = status
+            .pointer("/0/Status/header/member_id")
+            .and_then(serde_json::Value::as_u64);
+        format!("{:x}", id.expect("its id"))
+    }
+
     /// Rises with each write.
     #[track_caller]
     pub(crate) fn revision(&self) -> i64 {
@@ -361,6 +371,22 @@ impl Drop for Etcd {
 
 impl Cluster {
     pub(crate) fn start() -> Self {
+        Self::with_timing([STEADY; 3])
+    }
+
+    /// The first member leads, and goes on believing so for 8 s when it is cut off, where the others elect another
+    /// after half a second: a leader that was deposed and does not know it. No lease is shorter than 12 s then.
+    pub(crate) fn with_obstinate_leader() -> Self {
+        let cluster = Self::with_timing([["--heartbeat-interval=50", "--election-timeout=8000"], STEADY, STEADY]);
+        let leader = cluster.leader();
+        if leader != 0 {
+            let id = cluster.members[0].id();
+            cluster.members[leader].etcdctl(&["move-leader", &id]);
+        }
+        cluster
+    }
+
+    fn with_timing(timing: [[&str; 2]; 3]) -> Self {
         for _ in 0..5 {
             let nodes: Vec<(String, Ports)> = (0..3).map(|_| (unique("member"), Ports::free())).collect();
             let between: Vec<Proxy> = nodes.iter().map(|(_, ports)| Proxy::to(ports.peer)).collect();
@@ -372,8 +398,9 @@ impl Cluster {
             let mut members: Vec<Etcd> = nodes
                 .iter()
                 .zip(&between)
-                .map(|((name, ports), proxy)| {
-                    let mut arguments: Vec<String> = STEADY.map(ToOwned::to_owned).into();
+                .zip(timing)
+                .map(|(((name, ports), proxy), timing)| {
+                    let mut arguments: Vec<String> = timing.map(ToOwned::to_owned).into();
                     arguments.push(format!("--initial-cluster={}", peers.join(",")));
                     Etcd::spawn(name, ports, &proxy.endpoint(), arguments, None)
                 })
@@ -387,18 +414,20 @@ impl Cluster {
 
     /// Cuts a member off from the others, both ways and in silence; clients still reach it.
     pub(crate) fn isolate(&self, member: usize) {
-        let status = self.members[member].etcdctl(&["endpoint", "status", "--write-out=json"]);
-        let status: serde_json::Value = serde_json::from_str(&status).expect("its status");
-        let id = status
-            .pointer("/0/Status/header/member_id")
-            .and_then(serde_json::Value::as_u64);
-        let id = format!("{:x}", id.expect("its id"));
+        let id = self.members[member].id();
         for (index, proxy) in self.between.iter().enumerate() {
             if index == member {
                 proxy.hold();
             } else {
                 proxy.mute(&id);
             }
+        }
+    }
+
+    /// The end of it.
+    pub(crate) fn reunite(&self) {
+        for proxy in &self.between {
+            proxy.heal();
         }
     }
 
@@ -449,7 +478,7 @@ fn serve(arguments: &[String], log: &Path) -> Child {
 }
 
 /// The program that the environment names. etcdctl is by default the one beside etcd.
-fn program(variable: &str, name: &str) -> PathBuf {
+pub(crate) fn program(variable: &str, name: &str) -> PathBuf {
     let beside = || {
         let etcd = env::var_os("MESHLOCK_TEST_ETCD")?;
         Some(Path::new(&etcd).parent()?.join(name)).filter(|beside| beside.exists())
