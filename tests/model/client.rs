@@ -274,7 +274,7 @@ impl Setting {
             stop_signal: nix::sys::signal::Signal::SIGTERM,
             stragglers: self.stragglers,
             terminal: false,
-            waiting_line: false,
+            waiting_line: None,
         }
     }
 }
