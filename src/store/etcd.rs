@@ -9,8 +9,10 @@ use etcd_client::{
     Certificate, Channel, Client, ConnectOptions, Error, EventType, Identity, LeaseGrantOptions, ResponseHeader,
     TlsOptions, WatchOptions, WatchResponse, WatchStream,
 };
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, timeout};
 use tonic::transport::Endpoint;
@@ -44,6 +46,8 @@ struct Pool {
 struct Member {
     client: Option<Client>,
     standing: Standing,
+    /// Wakes who watches there when a call has failed, so that the watch moves on with the calls.
+    failed: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -160,7 +164,12 @@ impl Etcd {
     /// Watches from the revision given, else from now on, and tells the changes, [`Change::Ready`]
     /// first; ends with why the watch broke.
     pub async fn watch(&self, watched: &[Watched], from: Option<i64>, changes: &UnboundedSender<Change>) -> Fault {
-        let at = self.pool().current;
+        let (at, failed) = {
+            let pool = self.pool();
+            (pool.current, Arc::clone(&pool.members[pool.current].failed))
+        };
+        // From here on, so that no failure is missed between two messages.
+        let mut failed = pin!(failed.notified());
         let open = |client| open_watch(client, watched.to_owned(), from);
         let mut opened = self.once_at(at, self.per_try(), &open).await;
         if matches!(opened, Err(Fault::Denied { .. })) && self.0.settings.user.is_some() {
@@ -178,9 +187,19 @@ impl Etcd {
         let endpoint = &self.0.settings.endpoints[at];
         let mut early = early.into_iter();
         loop {
-            let response = match early.next() {
-                Some(response) => response,
-                None => match stream.message().await {
+            let response = if let Some(response) = early.next() {
+                response
+            } else {
+                let message = tokio::select! {
+                    message = stream.message() => message,
+                    // A member that hangs, or is cut off from the others, tells a watcher nothing.
+                    () = &mut failed => {
+                        return Fault::Unreachable {
+                            why: format!("{endpoint}: it did not answer another call"),
+                        };
+                    }
+                };
+                match message {
                     Ok(Some(response)) => response,
                     Ok(None) => {
                         self.rotate(at, true);
@@ -192,7 +211,7 @@ impl Etcd {
                         self.rotate(at, fault::connection_broke(&error));
                         return fault::classify(endpoint, &error);
                     }
-                },
+                }
             };
             if let Err(fault) = self.vouch(at, cluster(response.header())) {
                 return fault;
@@ -367,6 +386,7 @@ impl Etcd {
         if connection_broke {
             pool.members[at].client = None;
         }
+        pool.members[at].failed.notify_waiters();
         pool.advance(at);
     }
 

@@ -10,8 +10,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Keys in one answer: those of the longest prefix and the longest names still fit.
-const PAGE: u32 = 2000;
+/// Keys in one answer. Servers before 3.5 go through all that is left of a range for each page of it, so these are
+/// large; where keys are so long that they do not fit, smaller ones are asked for.
+const PAGE: u32 = 16_000;
+/// The same with values.
+const PAGE_OF_VALUES: u32 = 2000;
 /// Values in one answer; etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
 const VALUES: usize = 100;
 /// Answers that may be under way at once: so many messages are held in memory at most.
@@ -59,7 +62,7 @@ impl Keys {
             etcd: etcd.clone(),
             next: Some(prefix.as_bytes().to_vec()),
             end,
-            limit: PAGE,
+            limit: if values { PAGE_OF_VALUES } else { PAGE },
             values,
             buffer: VecDeque::new(),
             revision,
@@ -105,8 +108,9 @@ impl Keys {
             };
             match self.etcd.range(first, options).await? {
                 Some(page) => {
-                    // Large ones are rare: what comes after one is asked for in larger pieces again.
-                    self.limit = (self.limit * 2).clamp(1, PAGE);
+                    // Large ones are rare: what comes after one is asked for in larger pieces again, by and by.
+                    let most = if self.values { PAGE_OF_VALUES } else { PAGE };
+                    self.limit = (self.limit + self.limit / 4 + 1).min(most);
                     return Ok(page);
                 }
                 None if self.limit == 0 => {

@@ -31,7 +31,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Part {
-    /// Random faults on three members and several clients, from a printed seed; then the same for etcdctl.
+    /// Random faults on three members and several clients, from a printed seed; `etcdctl lock` under the same ones.
     Storm(storm::Arguments),
     /// Each single fault that a hold is to survive, so many times.
     Survivals(survivals::Arguments),
@@ -62,6 +62,7 @@ fn main() -> ExitCode {
         })
     };
     let trials = vec![
+        trial("the_judge_of_the_storm_sees_what_is_wrong", storm::check_the_judge),
         trial("a_short_storm", || storm::run(&storm::Arguments::short())),
         trial("each_survival_once", || survivals::run(&survivals::Arguments::short())),
         trial("a_short_soak", || soak::run(&soak::Arguments::short())),

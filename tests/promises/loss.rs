@@ -349,13 +349,7 @@ fn a_leader_that_is_cut_off_from_the_others_is_survived() {
     let mut endpoints: Vec<String> = cluster.members.iter().map(|member| member.endpoint()).collect();
     endpoints.rotate_left(leader);
     survives(&endpoints.join(","), &cluster.members[(leader + 1) % 3], || {
-        cluster.isolate(
-            leader,
-            Cut {
-                speech: true,
-                hearing: true,
-            },
-        );
+        cluster.isolate(leader, Cut::BOTH_WAYS);
         eventually("another leads", || so(cluster.leader() != leader));
     });
 }
@@ -422,6 +416,81 @@ fn a_deposed_leader_that_goes_on_answering_does_not_keep_the_command_alive() {
     second.finish().any_stderr().success();
     assert_eq!(observer.assert_no_overlap().len(), 2);
     cluster.members[leader].resume();
+}
+
+#[test]
+fn a_renewal_that_a_deposed_leader_answered_moves_no_deadline() {
+    // https://github.com/etcd-io/etcd/issues/15247: it was answered in time and our entry is there, both rightly by
+    // their own lights, but the lease runs out as the new leader counts it.
+    let cluster = Cluster::with_obstinate_leader();
+    let [old, new] = [&cluster.members[0], &cluster.members[1]];
+    let observer = Observer::new();
+    let run = |endpoints: String, command| {
+        let run = Meshlock::run_at(endpoints, "stale").args(["-q", "--ttl", "12", "--grace", "0.5"]);
+        run.command(command).start()
+    };
+    // Knows the old leader alone, and is far from it: time for its fall between the renewal's answer and the read.
+    let line = old.proxy();
+    let first = run(line.endpoint(), observer.forever());
+    observer.wait_for_holds(1);
+    let second = run(new.endpoint(), observer.briefly());
+    new.wait_for_queue("stale", 2);
+    let deposed = old.member_id();
+    line.delay(Duration::from_millis(300));
+    let renewals = || old.metric("grpc_server_msg_sent_total", "grpc_method=\"LeaseKeepAlive\"");
+    let reads = || old.metric("grpc_server_handled_total", "grpc_code=\"OK\",grpc_method=\"Txn\"");
+    let read_once_more = || {
+        let before = reads();
+        eventually("a renewal's read", || so(reads() > before));
+    };
+    read_once_more();
+    cluster.isolate(0, Cut::BOTH_WAYS);
+    eventually("another leads", || {
+        let status = new.json(&["endpoint", "status"]);
+        let leader = status.pointer("/0/Status/leader").and_then(serde_json::Value::as_u64);
+        so(leader.is_some_and(|leader| leader != 0 && format!("{leader:x}") != deposed))
+    });
+    // The longer this lasts, the more the old leader's word would add to the lease; but not beyond the stop point.
+    pass(Duration::from_millis(4_500));
+    // Each renewal is two messages; the read comes after the second one's answer.
+    let before = renewals();
+    eventually("a renewal's answer", || so(renewals() >= before + 2.0));
+    cluster.reunite();
+    // What an earlier renewal had asked is answered at once; the read of this one is still on its way.
+    pass(Duration::from_millis(300));
+    read_once_more();
+    line.hold_up();
+    second.finish().any_stderr().success();
+    assert_eq!(observer.assert_no_overlap().len(), 2);
+    first.finish().any_stderr().status(79);
+}
+
+#[test]
+fn a_loss_is_noticed_at_once_though_the_member_that_was_watched_has_hung() {
+    // https://github.com/etcd-io/etcd/issues/15247: what an old leader takes away when it wakes up is gone before
+    // the member that has hung itself could tell, and the next renewal may be further off than the next holder's start.
+    let cluster = Cluster::start();
+    let observer = Observer::new();
+    let leader = cluster.leader();
+    let [well, hung, others] = [0, 1, 2].map(|place| &cluster.members[(leader + place) % 3]);
+    let run = |endpoints: String, command| {
+        let run = Meshlock::run_at(endpoints, "watched").args(["-q", "--ttl", "20"]);
+        run.command(command).start()
+    };
+    let first = run([hung.endpoint(), well.endpoint()].join(","), observer.forever());
+    observer.wait_for_holds(1);
+    let second = run(others.endpoint(), observer.briefly());
+    let entry = well.wait_for_queue("watched", 2).remove(0);
+    hung.pause();
+    // Just after a renewal at the other member the next one is further off than the hand-over delay.
+    eventually("a renewal", || {
+        so(well.metric("grpc_server_msg_sent_total", "grpc_method=\"LeaseKeepAlive\"") > 1.0)
+    });
+    well.revoke(&entry);
+    first.finish().any_stderr().status(79);
+    second.finish().any_stderr().success();
+    assert_eq!(observer.assert_no_overlap().len(), 2);
+    hung.resume();
 }
 
 #[test]

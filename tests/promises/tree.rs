@@ -52,6 +52,40 @@ fn a_killed_guardian_takes_its_tree_with_it() {
 }
 
 #[test]
+fn what_is_started_in_an_outage_is_found_when_the_guardian_is_killed() {
+    let etcd = Etcd::shared();
+    let name = unique("outage");
+    let observer = Observer::new();
+    let beat = observer.script();
+    let line = etcd.proxy();
+    // Neither its session, nor its parents, nor its environment tell whose it is: only that it was seen in the tree.
+    let stray = format!("env -i OBSERVED_AS=$MESHLOCK_HELD_TOKEN \"$(command -v setsid)\" -f {beat}");
+    let mut holder = Meshlock::run_at(line.endpoint(), &name)
+        .args(["--ttl", "10"])
+        .stdin(Stdio::piped())
+        .sh(&format!("{beat} & read -r _; {stray}; exec {beat}"))
+        .start();
+    observer.wait_for_processes(1);
+    let next = Meshlock::run(etcd, &name)
+        .args(["-q", "--ttl", "4"])
+        .command(observer.briefly())
+        .start();
+    etcd.wait_for_queue(&name, 2);
+    line.hold();
+    {
+        use std::io::Write as _;
+        holder.stdin().write_all(b"\n").expect("it reads");
+    }
+    observer.wait_for_processes(3);
+    // A renewal or two that come to nothing.
+    pass(Duration::from_secs(3));
+    holder.signal(Signal::SIGKILL);
+    next.finish().success();
+    assert_eq!(observer.assert_no_overlap().len(), 2);
+    holder.finish().any_stderr().signaled(Signal::SIGKILL);
+}
+
+#[test]
 fn what_a_script_had_running_before_it_became_meshlock_outlives_a_killed_guardian() {
     let etcd = Etcd::shared();
     let name = unique("stranger");

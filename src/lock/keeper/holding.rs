@@ -33,14 +33,15 @@ impl Step<'_> {
         if !self.state.renews() {
             return;
         }
+        // In an outage too: the guardian may be killed in the midst of one.
+        if matches!(self.state.phase, Phase::Held) {
+            self.act(Action::Note);
+        }
         match result {
             Ok(Renewal::Accepted { sent, ttl }) => {
                 self.reached();
                 self.set_deadline(sent, ttl);
                 self.schedule_renewal(sent);
-                if matches!(self.state.phase, Phase::Held) {
-                    self.act(Action::Note);
-                }
                 if self.state.phase == Phase::Renewing {
                     // The queue may have changed meanwhile.
                     self.read();

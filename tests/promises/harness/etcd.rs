@@ -48,6 +48,13 @@ pub(crate) struct Cut {
     pub(crate) hearing: bool,
 }
 
+impl Cut {
+    pub(crate) const BOTH_WAYS: Self = Self {
+        speech: true,
+        hearing: true,
+    };
+}
+
 /// The TLS side of a server.
 #[derive(Clone)]
 pub(crate) struct ServerTls<'a> {
@@ -380,6 +387,22 @@ impl Drop for Etcd {
 
 impl Cluster {
     pub(crate) fn start() -> Self {
+        Self::with_timing([STEADY; 3])
+    }
+
+    /// The first member leads, and goes on believing so for 8 s when it is cut off, where the others elect another
+    /// after half a second: a leader that was deposed and does not know it. No lease is shorter than 12 s then.
+    pub(crate) fn with_obstinate_leader() -> Self {
+        let cluster = Self::with_timing([["--heartbeat-interval=50", "--election-timeout=8000"], STEADY, STEADY]);
+        let leader = cluster.leader();
+        if leader != 0 {
+            let id = cluster.members[0].member_id();
+            cluster.members[leader].etcdctl(&["move-leader", &id]);
+        }
+        cluster
+    }
+
+    fn with_timing(timing: [[&str; 2]; 3]) -> Self {
         for _ in 0..5 {
             let nodes: Vec<(String, Ports)> = (0..3).map(|_| (unique("member"), Ports::free())).collect();
             let between: Vec<Proxy> = nodes.iter().map(|(_, ports)| Proxy::to(ports.peer)).collect();
@@ -391,8 +414,9 @@ impl Cluster {
             let mut members: Vec<Etcd> = nodes
                 .iter()
                 .zip(&between)
-                .map(|((name, ports), proxy)| {
-                    let mut arguments: Vec<String> = STEADY.map(ToOwned::to_owned).into();
+                .zip(timing)
+                .map(|(((name, ports), proxy), timing)| {
+                    let mut arguments: Vec<String> = timing.map(ToOwned::to_owned).into();
                     arguments.push(format!("--initial-cluster={}", peers.join(",")));
                     Etcd::spawn(name, ports, &proxy.endpoint(), arguments, None)
                 })
@@ -419,6 +443,13 @@ impl Cluster {
                 (false, true) => proxy.mute_down(&id),
                 (_, false) => {}
             }
+        }
+    }
+
+    /// The end of it.
+    pub(crate) fn reunite(&self) {
+        for proxy in &self.between {
+            proxy.heal();
         }
     }
 
@@ -469,7 +500,7 @@ fn serve(arguments: &[String], log: &Path) -> Child {
 }
 
 /// The program that the environment names. etcdctl is by default the one beside etcd.
-fn program(variable: &str, name: &str) -> PathBuf {
+pub(crate) fn program(variable: &str, name: &str) -> PathBuf {
     let beside = || {
         let etcd = env::var_os("MESHLOCK_TEST_ETCD")?;
         Some(Path::new(&etcd).parent()?.join(name)).filter(|beside| beside.exists())

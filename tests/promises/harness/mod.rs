@@ -47,6 +47,7 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
     kill -KILL $left
 done 2>/dev/null
 rm -rf "$2"
+rmdir "/sys/fs/cgroup/memory/meshlock-test-$1" "/sys/fs/cgroup/meshlock-test-$1" 2>/dev/null
 "#;
 
 struct Ground {

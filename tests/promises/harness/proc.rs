@@ -41,7 +41,7 @@ pub(crate) fn name(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| String::new(), |name| name.trim_end().to_owned())
 }
 
-fn all() -> Vec<i32> {
+pub(crate) fn all() -> Vec<i32> {
     fs::read_dir("/proc")
         .expect("/proc")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())

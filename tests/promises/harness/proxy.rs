@@ -4,22 +4,21 @@
 use super::etcd::free_port;
 use nix::sys::socket::{Backlog, listen, setsockopt, sockopt};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// A listener that passes everything on to one port of the loopback.
+/// A listener that passes everything on to one address, by default of the loopback.
 pub(crate) struct Proxy {
-    port: u16,
+    address: SocketAddr,
     line: Arc<Line>,
 }
 
 /// What both directions of all connections share.
-#[derive(Default)]
 struct Line {
-    target: u16,
+    target: SocketAddr,
     /// From meshlock to etcd, and back.
     held: [AtomicBool; 2],
     refusing: AtomicBool,
@@ -37,21 +36,32 @@ const DOWN: usize = 1;
 
 impl Proxy {
     pub(crate) fn to(target: u16) -> Self {
-        let port = free_port();
-        let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
+        Self::between(IpAddr::from([127, 0, 0, 1]), SocketAddr::from(([127, 0, 0, 1], target)))
+    }
+
+    /// Where the loopback is not all there is of the network.
+    pub(crate) fn between(own: IpAddr, target: SocketAddr) -> Self {
+        let address = SocketAddr::from((own, free_port()));
+        let listener = TcpListener::bind(address).expect("a port");
         let line = Arc::new(Line {
             target,
-            ..Line::default()
+            held: <[AtomicBool; 2]>::default(),
+            refusing: AtomicBool::default(),
+            hanging_up: AtomicBool::default(),
+            over: AtomicBool::default(),
+            delay_ms: AtomicU64::default(),
+            muted: Default::default(),
+            open: Mutex::default(),
         });
         thread::spawn({
             let line = Arc::clone(&line);
             move || line.accept(&listener)
         });
-        Self { port, line }
+        Self { address, line }
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}", self.address)
     }
 
     /// Resets all connections; new ones are let through.
@@ -106,6 +116,12 @@ impl Proxy {
         *self.line.muted[direction].lock().expect("not poisoned") = member.map(str::to_owned);
     }
 
+    /// Each direction as it is said, whatever was before.
+    pub(crate) fn hold_exactly(&self, up: bool, down: bool) {
+        self.line.held[UP].store(up, Ordering::SeqCst);
+        self.line.held[DOWN].store(down, Ordering::SeqCst);
+    }
+
     /// Each piece takes this long, each way.
     pub(crate) fn delay(&self, delay: Duration) {
         let delay = u64::try_from(delay.as_millis()).expect("a short time");
@@ -114,8 +130,7 @@ impl Proxy {
 
     /// As new. What was held arrives now, as after lost packets are sent again.
     pub(crate) fn heal(&self) {
-        self.line.held[UP].store(false, Ordering::SeqCst);
-        self.line.held[DOWN].store(false, Ordering::SeqCst);
+        self.hold_exactly(false, false);
         self.line.refusing.store(false, Ordering::SeqCst);
         self.line.hanging_up.store(false, Ordering::SeqCst);
         self.mute(UP, None);
@@ -129,7 +144,7 @@ impl Drop for Proxy {
         self.line.over.store(true, Ordering::SeqCst);
         self.cut();
         // Wakes the listener, which then sees that it is over.
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
+        drop(TcpStream::connect(self.address));
     }
 }
 
@@ -149,7 +164,7 @@ impl Line {
                 while stream.read(&mut [0; 4096]).is_ok_and(|count| count == 4096) {}
                 continue;
             }
-            let Ok(server) = TcpStream::connect(("127.0.0.1", self.target)) else {
+            let Ok(server) = TcpStream::connect(self.target) else {
                 reset(&stream);
                 continue;
             };
