@@ -159,14 +159,15 @@ pub(super) fn printable_json(json: &str) -> String {
     safe
 }
 
-/// Controls, line separators, the marks that reverse what follows (Unicode's UAX #9), and what is there without
-/// being seen: zero-width characters, fillers, tags.
+/// Controls, separators of lines, marks that reverse what follows (Unicode's UAX #9), and what is there without being
+/// seen: the property `Default_Ignorable_Code_Point` (UAX #44), and annotations.
 fn steers(char: char) -> bool {
     char.is_control()
         || matches!(char,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
             | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+            | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// As short as it says enough: 250ms, 12s, 4m10s, 2h5m, 3d4h.
