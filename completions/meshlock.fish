@@ -27,6 +27,8 @@ end
 complete -c meshlock -n "__fish_meshlock_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c meshlock -n "__fish_meshlock_needs_command" -s V -l version -d 'Print version'
 complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "run" -d 'Take a lock, run a command, let the lock go'
+complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "status" -d 'Show who holds a lock, who waits, and how the last runs ended'
+complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "history" -d 'Show how the last runs ended, newest first'
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s w -l wait -d 'Wait this long for the lock, then exit [default: without limit]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N if another has the lock [default: 75]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l ttl -d 'How soon others may start if this machine vanishes [default: 30s]' -r -f
@@ -60,3 +62,32 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l record-args -d
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s q -l quiet -d 'Say nothing of waiting and contention'
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s v -l verbose -d 'Say more: what was decided, and what was left running'
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l warn-after -d 'With --check: exit with 0 unless held for longer than this, then with 1' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l prefix -d 'Everything of meshlock\'s lies under this key prefix [default: meshlock/]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l lock-key -d 'Share the lock KEY with etcdctl lock or a Go program' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l dial-timeout -d 'How long the first contact with etcd may take [default: 5s]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l cert -d 'The client\'s certificate, PEM' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l key -d 'The client certificate\'s private key, PEM, not encrypted' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l user -d 'The etcd user' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l password-file -d 'The file with the etcd user\'s password' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l json -d 'As JSON, in the format of docs/status.schema.json'
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l prometheus -d 'As Prometheus\' text format, for node-exporter\'s textfile collector'
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l watch -d 'Draw anew at each change in etcd, until Ctrl-C'
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l check -d 'For monitoring: exit with 0 if free, with 75 if not'
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l ttl-left -d 'Ask for the leases\' TTL of all locks, also where there are more than 100'
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -s n -l number -d 'At most this many runs [default: 20]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l prefix -d 'Everything of meshlock\'s lies under this key prefix [default: meshlock/]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l lock-key -d 'Share the lock KEY with etcdctl lock or a Go program' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l dial-timeout -d 'How long the first contact with etcd may take [default: 5s]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l cert -d 'The client\'s certificate, PEM' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l key -d 'The client certificate\'s private key, PEM, not encrypted' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l user -d 'The etcd user' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l password-file -d 'The file with the etcd user\'s password' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l failed -d 'Only runs that did not end as was expected of them'
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l json -d 'As JSON, in the format of docs/history.schema.json'
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -27,8 +27,11 @@ pub struct Cli {
 }
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, for a moment")]
 pub enum Command {
     Run(Run),
+    Status(Status),
+    History(History),
 }
 
 /// Take a lock, run a command, let the lock go
@@ -78,6 +81,105 @@ pub struct Run {
     pub connection: Connection,
     #[command(flatten)]
     pub output: Output,
+}
+
+/// Show who holds a lock, who waits, and how the last runs ended
+///
+/// Without a NAME, all locks under the prefix, one line each. With one, the whole of it: who holds it, since when and why,
+/// what set it off and on which system, who answers for it, what was expected and whom to go to if it fails; the lease and
+/// the fencing token; the queue, a freeze, runs that vanished, and the last runs.
+///
+/// Holders that are not meshlock's, as etcdctl's and those of Go programs, are shown as unknown. Only reads: an etcd user
+/// with the right to read the prefix will do.
+#[derive(Args)]
+#[command(
+    after_help = "The columns, the states and what the JSON holds: meshlock-status(1).",
+    after_long_help = shared_help(),
+    args_override_self = true,
+)]
+pub struct Status {
+    /// The locks to show in full [default: all, one line each]
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
+    pub names: Vec<OsString>,
+
+    #[command(flatten)]
+    pub showing: Showing,
+    #[command(flatten)]
+    pub place: Place,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Showing")]
+#[expect(clippy::struct_excessive_bools, reason = "flags, as they are typed")]
+pub struct Showing {
+    /// As JSON, in the format of docs/status.schema.json
+    #[arg(long, group = "form")]
+    pub json: bool,
+
+    /// As Prometheus' text format, for node-exporter's textfile collector
+    #[arg(long, group = "form")]
+    pub prometheus: bool,
+
+    /// Draw anew at each change in etcd, until Ctrl-C
+    ///
+    /// On a terminal in the place of what was drawn before, else one picture after the other.
+    #[arg(long, group = "form")]
+    pub watch: bool,
+
+    /// For monitoring: exit with 0 if free, with 75 if not
+    ///
+    /// Taken is a lock with which meshlock run --no-wait would not start. Says on standard error which, and nothing
+    /// if all is well.
+    #[arg(long, group = "form")]
+    pub check: bool,
+
+    /// With --check: exit with 0 unless held for longer than this, then with 1
+    ///
+    /// A hold of which nobody knows since when, as of etcdctl's, counts as longer.
+    #[arg(long, value_name = "DURATION", requires = "check", value_hint = ValueHint::Other)]
+    pub warn_after: Option<OsString>,
+
+    /// Ask for the leases' TTL of all locks, also where there are more than 100
+    #[arg(long)]
+    pub ttl_left: bool,
+}
+
+/// Show how the last runs ended, newest first
+///
+/// Of the lock NAME, or of all locks under the prefix. Each run leaves a record with its result, who and what it was, and what
+/// was expected of it; of each lock the last 20 are kept, unless meshlock run --keep says otherwise. Only reads.
+#[derive(Args)]
+#[command(
+    after_help = "The columns and what the JSON holds: meshlock-history(1).",
+    after_long_help = shared_help(),
+    args_override_self = true,
+)]
+pub struct History {
+    /// The lock whose runs to show [default: all]
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
+    pub name: Option<OsString>,
+
+    /// Only runs that did not end as was expected of them
+    ///
+    /// Expected is that the command ends by itself, with an exit status of --expect (0, where that was not given). A
+    /// record that cannot be read counts as a failure.
+    #[arg(long, help_heading = "Showing")]
+    pub failed: bool,
+
+    /// At most this many runs [default: 20]
+    #[arg(short, long, value_name = "N", help_heading = "Showing", value_hint = ValueHint::Other)]
+    pub number: Option<OsString>,
+
+    /// As JSON, in the format of docs/history.schema.json
+    #[arg(long, help_heading = "Showing")]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub place: Place,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 #[derive(Args)]
@@ -289,11 +391,15 @@ pub fn refusal(error: &clap::Error) -> Failure {
     let rendered = error.render().to_string();
     let first = rendered.split("\n\n").next().unwrap_or_default();
     let words: Vec<_> = first.trim_start_matches("error: ").split_whitespace().collect();
-    // A wrong value comes without a usage, and only the subcommand's options have values.
-    let help = if rendered.contains("Usage: meshlock <COMMAND>") {
-        "meshlock --help"
+    // A wrong value comes without a usage; only options of run have values that clap itself knows.
+    let usage = rendered
+        .split_once("Usage: ")
+        .map_or("meshlock run", |(_, usage)| usage);
+    let subcommand = usage.split_whitespace().nth(1).unwrap_or_default();
+    let help = if subcommand.starts_with(|first: char| first.is_ascii_lowercase()) {
+        format!("meshlock {subcommand} --help")
     } else {
-        "meshlock run --help"
+        "meshlock --help".to_owned()
     };
     Failure::new(FailureKind::Usage, format!("{}; see {help}", words.join(" ")))
 }
@@ -308,6 +414,19 @@ fn after_long_help() -> StyledStr {
     );
     for row in EXIT_STATUSES {
         // Writing to a String cannot fail.
+        write!(help, "  {}  {}\n          {}\n", row.status, row.name, row.meaning).ok();
+    }
+    help.into()
+}
+
+/// What commands other than run have in common.
+fn shared_help() -> StyledStr {
+    let mut help = String::from(
+        "Environment: where etcd is, the prefix and the lock's key can be set by the variables of meshlock run; \
+         NO_COLOR turns colours off.\n\n\
+         Exit status, besides 0 and what the options say:\n",
+    );
+    for row in EXIT_STATUSES.iter().filter(|row| row.is_shared()) {
         write!(help, "  {}  {}\n          {}\n", row.status, row.name, row.meaning).ok();
     }
     help.into()
@@ -328,7 +447,7 @@ mod tests {
         for (arguments, line) in [
             (
                 "",
-                "'meshlock' requires a subcommand but one was not provided [subcommands: run]; see meshlock --help",
+                "'meshlock' requires a subcommand but one was not provided [subcommands: run, status, history]; see meshlock --help",
             ),
             ("rin x ls", "unrecognized subcommand 'rin'; see meshlock --help"),
             (
@@ -358,9 +477,10 @@ mod tests {
 
     #[test]
     fn options_may_follow_the_name_and_the_last_of_two_counts() {
-        let Command::Run(run) = Cli::try_parse_from(["meshlock", "run", "--ttl=5", "x", "--ttl", "6", "ls", "--ttl=7"])
-            .expect("arguments")
-            .command;
+        let arguments = ["meshlock", "run", "--ttl=5", "x", "--ttl", "6", "ls", "--ttl=7"];
+        let Command::Run(run) = Cli::try_parse_from(arguments).expect("arguments").command else {
+            panic!("another command");
+        };
         assert_eq!(run.holding.ttl, Some("6".into()));
         assert_eq!(run.command, ["ls", "--ttl=7"]);
     }

@@ -61,6 +61,7 @@ pub struct Row {
     pub meaning: &'static str,
 }
 
+pub const CHECK: u8 = 1;
 pub const USAGE: u8 = 64;
 pub const UNAVAILABLE: u8 = 69;
 pub const INTERNAL: u8 = 70;
@@ -85,6 +86,11 @@ pub const EXIT_STATUSES: &[Row] = &[
         status: "128+n",
         name: "signal",
         meaning: "the command died of signal n, or meshlock did while waiting; meshlock then dies of it too (as PID 1 it exits with 128+n)",
+    },
+    Row {
+        status: "1",
+        name: "check",
+        meaning: "what was to be checked is not well: a lock held for longer than status --warn-after",
     },
     Row {
         status: "64",
@@ -142,6 +148,14 @@ pub const EXIT_STATUSES: &[Row] = &[
         meaning: "the command, or its interpreter, was not found; the lock was released",
     },
 ];
+
+impl Row {
+    /// Whether every command can end so, for want of what it stands on.
+    pub fn is_shared(&self) -> bool {
+        let shared = [USAGE, UNAVAILABLE, INTERNAL, DENIED, CONFIG];
+        self.status.parse().is_ok_and(|status: u8| shared.contains(&status))
+    }
+}
 
 /// How the process is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,6 +285,7 @@ mod tests {
     #[test]
     fn every_number_has_a_row_and_every_row_its_number() {
         let numbers = [
+            CHECK,
             USAGE,
             UNAVAILABLE,
             INTERNAL,

@@ -1,4 +1,4 @@
-//! Man pages, completions and the README's tables say what the code says: they are made from the one clap
+//! Man pages, completions, the README's tables and its example say what the code says: they are made from the one clap
 //! definition and the one table of exit statuses, committed, and compared here.
 //! `BLESS=1 cargo test --test docs` rewrites them.
 
@@ -9,21 +9,31 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use meshlock::cli::Cli;
+use meshlock::lock::board::{Board, Life, Lock, Read};
+use meshlock::lock::keys::Place;
 use meshlock::outcome::EXIT_STATUSES;
+use meshlock::report::{self, locks, locks::Detail};
+use meshlock::store::Item;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::time::{Duration, SystemTime};
 
-const PAGES: [&str; 2] = ["man/meshlock.1", "man/meshlock-run.1"];
+/// meshlock's own page and one for each subcommand.
+fn pages() -> Vec<(String, Command)> {
+    let cli = built();
+    let own = ("man/meshlock.1".to_owned(), cli.clone());
+    let of = |sub: &Command| (format!("man/meshlock-{}.1", sub.get_name()), sub.clone());
+    [own].into_iter().chain(cli.get_subcommands().map(of)).collect()
+}
 
 #[test]
 fn the_man_pages_are_those_of_the_command_line() {
-    let cli = built();
-    let run = cli.find_subcommand("run").expect("the subcommand").clone();
-    hold(PAGES[0], &page(&cli, &read("man/meshlock.1.in")));
-    hold(PAGES[1], &page(&run, &read("man/meshlock-run.1.in")));
+    for (path, command) in pages() {
+        hold(&path, &page(&command, &read(&format!("{path}.in"))));
+    }
 }
 
 #[test]
@@ -40,7 +50,7 @@ fn the_completions_are_those_of_the_command_line() {
 }
 
 #[test]
-fn the_readme_has_the_tables_of_the_code() {
+fn the_readme_has_the_tables_and_the_example_of_the_code() {
     let mut statuses = String::from("| status | name | meaning |\n| --- | --- | --- |\n");
     for row in EXIT_STATUSES {
         writeln!(statuses, "| {} | {} | {} |", row.status, row.name, row.meaning).expect("a string");
@@ -55,22 +65,125 @@ fn the_readme_has_the_tables_of_the_code() {
     let readme = read("README.md");
     let readme = between_marks(&readme, "exit-status", &statuses);
     let readme = between_marks(&readme, "options", &options);
+    let readme = between_marks(&readme, "status", &example());
     hold("README.md", &readme);
+}
+
+/// What status and history print of such a night.
+fn example() -> String {
+    let (board, now) = night();
+    let screen = Some(100);
+    let one = Board {
+        locks: board.locks[..1].to_vec(),
+        ..board.clone()
+    };
+    let failed: Vec<_> = board
+        .locks
+        .iter()
+        .flat_map(|lock| &lock.runs)
+        .filter(|ran| ran.failed())
+        .cloned()
+        .collect();
+    let mut shown = String::from("```console\n");
+    for (call, lines) in [
+        ("status", locks::status(&board, Detail::Glance, now, screen)),
+        ("status billing", locks::status(&one, Detail::Whole, now, screen)),
+        ("history --failed", locks::history(&failed, true, now, screen)),
+    ] {
+        writeln!(shown, "$ meshlock {call}").expect("a string");
+        shown += &report::plain(&lines);
+    }
+    shown + "```\n"
+}
+
+/// What lies in etcd in the night of the README's example.
+fn night() -> (Board, SystemTime) {
+    let record = |host: &str, pid: u32, program: &str, started: &str, more: &str| {
+        format!(
+            r#""format":1,"host":"{host}","user":"ops","pid":{pid},"program":"{program}","started":"2026-11-30T{started}Z"{more}"#
+        )
+    };
+    let invoices = r##","owner":"team-invoices","reason":"month end","trigger":"cron","system":"erp-7","route":"#billing-oncall""##;
+    let deploy = r#","owner":"ann","trigger":"https://ci.example/42","system":"shop","route":"ann""#;
+    let holder = record("web1", 30191, "invoice.sh", "21:20:07", invoices);
+    let waiter = record("web2", 812, "invoice.sh", "22:20:07", invoices);
+    let gone = record("ci-3", 4121, "deploy.sh", "22:58:40", deploy);
+    let ended = |holder: &str, token: u32, status: u8, from: &str, to: &str| {
+        format!(
+            r#"{{{holder},"token":{token},"result":"command","status":{status},"acquired":"2026-11-30T{from}Z","ended":"2026-11-30T{to}Z"}}"#
+        )
+    };
+    let item = |key: &str, created: i64, value: String| Item {
+        key: format!("meshlock/{key}"),
+        value: value.into_bytes(),
+        created,
+        lease: 0x694d_90e3_a9b7_b10c,
+    };
+    let run = |name: &str, token: u32, value| item(&format!("log/{name}/{token:016x}"), i64::from(token) + 1, value);
+    let first = record("web2", 411, "invoice.sh", "19:20:04", invoices);
+    let second = record("web1", 29004, "invoice.sh", "20:20:06", invoices);
+    let mut billing = Lock::new(
+        &Place::new("meshlock/", "billing").expect("a name"),
+        Read {
+            queue: vec![
+                item("lock/billing/694d90e3a9b7b10c", 1742, format!("{{{holder}}}")),
+                item("lock/billing/2f1c07a1e0b4d35a", 1790, format!("{{{waiter}}}")),
+            ],
+            length: 2,
+            runs: vec![
+                run("billing", 1588, ended(&first, 1588, 0, "19:20:04", "19:32:10")),
+                run("billing", 1650, ended(&second, 1650, 3, "20:20:06", "20:30:48")),
+            ],
+            marks: Some(Vec::new()),
+            ..Read::default()
+        },
+    );
+    billing.queue[0].life = Life::Left {
+        left: Duration::from_secs(26),
+        granted: Duration::from_secs(30),
+    };
+    let mut vanished = Lock::new(
+        &Place::new("meshlock/", "deploy-shop").expect("a name"),
+        Read {
+            opens: vec![item(
+                "open/deploy-shop/59aa31c0ffee1234",
+                1801,
+                format!(r#"{{{gone},"ttl_ms":30000}}"#),
+            )],
+            ..Read::default()
+        },
+    );
+    vanished.open[0].life = Life::Gone;
+    let report = record("web3", 77, "report.py", "22:00:01", r#","owner":"team-data""#);
+    let free = Lock::new(
+        &Place::new("meshlock/", "report").expect("a name"),
+        Read {
+            runs: vec![run("report", 1760, ended(&report, 1760, 0, "22:00:01", "22:04:31"))],
+            ..Read::default()
+        },
+    );
+    let board = Board {
+        cluster: 0,
+        revision: 1802,
+        locks: vec![billing, vanished, free],
+    };
+    let now = humantime::parse_rfc3339("2026-11-30T23:25:12Z").expect("a time");
+    (board, now)
 }
 
 #[test]
 fn programs_that_read_them_find_nothing_wrong() {
     let lint = &["-Tlint", "-Wwarning"][..];
-    for (program, flags, path) in [
-        ("bash", &["-n"][..], "completions/meshlock.bash"),
-        ("zsh", &["-n"], "completions/_meshlock"),
-        ("fish", &["-n"], "completions/meshlock.fish"),
-        ("mandoc", lint, PAGES[0]),
-        ("mandoc", lint, PAGES[1]),
-    ] {
+    let scripts = [
+        ("bash", &["-n"][..], "completions/meshlock.bash".to_owned()),
+        ("zsh", &["-n"], "completions/_meshlock".to_owned()),
+        ("fish", &["-n"], "completions/meshlock.fish".to_owned()),
+    ];
+    let pages = pages().into_iter().map(|(path, _)| ("mandoc", lint, path));
+    for (program, flags, path) in scripts.into_iter().chain(pages) {
         match process::Command::new(program)
             .args(flags)
-            .arg(root().join(path))
+            .arg(root().join(&path))
             .output()
         {
             Ok(output) => {
@@ -84,20 +197,21 @@ fn programs_that_read_them_find_nothing_wrong() {
 
 #[test]
 fn every_variable_in_the_manual_is_one_that_the_code_knows() {
-    let page = read("man/meshlock-run.1.in");
-    let cli = built();
-    let flags: Vec<_> = options_of(cli.find_subcommand("run").expect("the subcommand"))
-        .filter_map(|option| option.get_long())
-        .map(|flag| flag.replace('-', "_").to_ascii_uppercase())
-        .collect();
-    for word in page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-        let Some(name) = word.strip_prefix("MESHLOCK_").filter(|name| !name.is_empty()) else {
-            continue;
-        };
-        let known = flags.iter().any(|flag| flag == name)
-            || name.starts_with("HELD_")
-            || ["PASSWORD", "SOME_OPTION"].contains(&name);
-        assert!(known, "{word}");
+    for (path, command) in pages() {
+        let page = read(&format!("{path}.in"));
+        let flags: Vec<_> = options_of(&command)
+            .filter_map(|option| option.get_long())
+            .map(|flag| flag.replace('-', "_").to_ascii_uppercase())
+            .collect();
+        for word in page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            let Some(name) = word.strip_prefix("MESHLOCK_").filter(|name| !name.is_empty()) else {
+                continue;
+            };
+            let known = flags.iter().any(|flag| flag == name)
+                || name.starts_with("HELD_")
+                || ["PASSWORD", "SOME_OPTION"].contains(&name);
+            assert!(known, "{path}: {word}");
+        }
     }
 }
 
@@ -120,7 +234,7 @@ fn page(command: &Command, template: &str) -> String {
             "@DESCRIPTION@" => page += &description(command),
             "@COMMANDS@" => page += &commands(command),
             "@OPTIONS@" => page += &options(command),
-            "@EXIT_STATUS@" => page += &exit_statuses(),
+            "@EXIT_STATUS@" => page += &exit_statuses(command),
             other => {
                 page += &other.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
                 page.push('\n');
@@ -161,9 +275,11 @@ fn commands(command: &Command) -> String {
     roff.to_roff()
 }
 
-fn exit_statuses() -> String {
+/// Those of a command, as far as the template does not tell of them itself.
+fn exit_statuses(command: &Command) -> String {
     let mut roff = Roff::new();
-    for row in EXIT_STATUSES {
+    let all = ["meshlock", "run"].contains(&command.get_name());
+    for row in EXIT_STATUSES.iter().filter(|row| all || row.is_shared()) {
         roff.control("TP", []);
         roff.text([bold(row.status), roman("  "), roman(row.name)]);
         roff.text([roman(row.meaning)]);

@@ -15,6 +15,21 @@
 
 use std::fmt;
 
+/// What lies under the root; displays as the first part of its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Lock,
+    Open,
+    Log,
+    Mark,
+    Freeze,
+    Ask,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [Self::Lock, Self::Open, Self::Log, Self::Mark, Self::Freeze, Self::Ask];
+}
+
 /// Names and keys of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -25,6 +40,8 @@ pub struct Place {
     encoded: String,
     /// Of the queue's entries, with the closing slash.
     queue: String,
+    /// Whether that is under `lock/`.
+    verbatim: bool,
 }
 
 /// Why a name cannot be one; displays as a sentence's end.
@@ -38,9 +55,6 @@ pub enum BadName {
     /// Of a key: its queue would lie among our own records, or they in it, and be taken for entries.
     AmongOurs,
 }
-
-/// What lies under the root.
-const OURS: [&str; 6] = ["lock/", "open/", "log/", "mark/", "freeze/", "ask/"];
 
 /// The longest name, in bytes.
 pub const NAME_LIMIT: usize = 255;
@@ -62,7 +76,23 @@ impl Place {
             queue: format!("{root}lock/{encoded}/"),
             root: root.to_owned(),
             encoded,
+            verbatim: false,
         })
+    }
+
+    /// The lock whose keys have `encoded` in the place of the name: also what nobody could have named so.
+    pub fn found(root: &str, encoded: &str) -> Self {
+        let key = encoded.strip_prefix('=').map(decode);
+        let verbatim = key.and_then(|key| Self::verbatim(root, &key, &key).ok());
+        verbatim
+            .filter(|place| place.encoded == encoded)
+            .unwrap_or_else(|| Self {
+                name: decode(encoded),
+                queue: format!("{root}{}/{encoded}/", Kind::Lock),
+                root: root.to_owned(),
+                encoded: encoded.to_owned(),
+                verbatim: false,
+            })
     }
 
     /// A queue at the verbatim key prefix `key`, shared with etcdctl or Go programs (`--lock-key`); the
@@ -74,8 +104,7 @@ impl Place {
         check(name)?;
         check(key)?;
         let queue = format!("{key}/");
-        let under = |ours: &str| queue.strip_prefix(root).is_some_and(|rest| rest.starts_with(ours));
-        if root.starts_with(&queue) || OURS.into_iter().any(under) {
+        if root.starts_with(&queue) || Kind::ALL.iter().any(|kind| queue.starts_with(&all(root, *kind))) {
             return Err(BadName::AmongOurs);
         }
         Ok(Self {
@@ -83,6 +112,7 @@ impl Place {
             queue,
             root: root.to_owned(),
             encoded: format!("={}", percent_encode(key)),
+            verbatim: true,
         })
     }
 
@@ -96,15 +126,25 @@ impl Place {
         format!("{}{lease:x}", self.queue)
     }
 
+    /// Whether the queue is shared at a key of its own (`--lock-key`).
+    pub fn is_verbatim(&self) -> bool {
+        self.verbatim
+    }
+
+    /// The lease in the key of an entry, an open record or an ask of this lock, if it is one.
+    pub fn lease(&self, kind: Kind, key: &str) -> Option<i64> {
+        let prefix = match kind {
+            Kind::Lock => self.queue.clone(),
+            kind => format!("{}{kind}/{}/", self.root, self.encoded),
+        };
+        let written = key.strip_prefix(&prefix)?;
+        let lease = i64::from_str_radix(written, 16).ok()?;
+        (format!("{lease:x}") == written).then_some(lease)
+    }
+
     /// The prefix of all open records.
     pub fn opens(&self) -> String {
         format!("{}open/{}/", self.root, self.encoded)
-    }
-
-    /// The lease of which `key` is the open record, if it is one.
-    pub fn lease_of_open(&self, key: &str) -> Option<i64> {
-        let lease = i64::from_str_radix(key.strip_prefix(&self.opens())?, 16).ok()?;
-        (self.open(lease) == key).then_some(lease)
     }
 
     pub fn open(&self, lease: i64) -> String {
@@ -121,12 +161,70 @@ impl Place {
         format!("{}log/{}/{token:016x}", self.root, self.encoded)
     }
 
+    /// The prefix of all marks.
+    pub fn marks(&self) -> String {
+        format!("{}mark/{}/", self.root, self.encoded)
+    }
+
+    /// The prefix of all that is asked.
+    pub fn asks(&self) -> String {
+        format!("{}ask/{}/", self.root, self.encoded)
+    }
+
     pub fn freeze(&self) -> String {
         format!("{}freeze/{}", self.root, self.encoded)
     }
 
     pub fn ask(&self, lease: i64) -> String {
         format!("{}ask/{}/{lease:x}", self.root, self.encoded)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lock => "lock",
+            Self::Open => "open",
+            Self::Log => "log",
+            Self::Mark => "mark",
+            Self::Freeze => "freeze",
+            Self::Ask => "ask",
+        })
+    }
+}
+
+/// The prefix of all keys of a kind, whatever their names.
+pub fn all(root: &str, kind: Kind) -> String {
+    format!("{root}{kind}/")
+}
+
+/// The name as it is encoded in a key under [`all`].
+pub fn encoded_name<'a>(root: &str, kind: Kind, key: &'a str) -> Option<&'a str> {
+    let rest = key.strip_prefix(&all(root, kind))?;
+    match kind {
+        Kind::Freeze => Some(rest),
+        Kind::Lock | Kind::Open | Kind::Log | Kind::Mark | Kind::Ask => Some(rest.split_once('/')?.0),
+    }
+    .filter(|name| !name.is_empty())
+}
+
+/// What is no encoded name stays as it is.
+fn decode(encoded: &str) -> String {
+    let mut name = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.bytes();
+    while let Some(byte) = rest.next() {
+        let digit = |digit: Option<u8>| char::from(digit?).to_digit(16);
+        match byte {
+            b'%' => match (digit(rest.next()), digit(rest.next())) {
+                (Some(high), Some(low)) => name.extend(u8::try_from(high * 16 + low)),
+                _ => return encoded.to_owned(),
+            },
+            other => name.push(other),
+        }
+    }
+    match String::from_utf8(name) {
+        Ok(name) if percent_encode(&name) == encoded => name,
+        _ => encoded.to_owned(),
     }
 }
 
@@ -204,6 +302,41 @@ mod tests {
         for name in ["x".repeat(255).as_str(), "Rechnung #7", "請求書", "a.b_c-d", "..", "/"] {
             assert!(Place::new("meshlock/", name).is_ok(), "{name:?}");
         }
+    }
+
+    #[test]
+    fn a_key_found_leads_back_to_its_name_and_lease() {
+        for name in ["team/db", "Rechnung #7", "請求書", "a.b_c-d", "..", "%41"] {
+            let place = Place::new("m/", name).expect("a name");
+            let encoded = encoded_name("m/", Kind::Open, &place.open(0x2a))
+                .expect("a name")
+                .to_owned();
+            let found = Place::found("m/", &encoded);
+            assert_eq!(found, place);
+            assert_eq!(found.lease(Kind::Lock, &place.entry(0x2a)), Some(0x2a));
+            assert_eq!(found.lease(Kind::Open, &place.open(0x2a)), Some(0x2a));
+            assert_eq!(
+                encoded_name("m/", Kind::Freeze, &place.freeze()),
+                Some(encoded.as_str())
+            );
+        }
+    }
+
+    #[test]
+    fn what_nobody_could_have_named_so_is_called_as_it_is_written() {
+        for encoded in ["a b", "%", "%4", "%zz", "%41", "%ff", "%2f", "%C3%A"] {
+            assert_eq!(Place::found("m/", encoded).name, encoded);
+        }
+        let key = Place::verbatim("m/", "jobs/go", "jobs/go").expect("a key");
+        assert_eq!(Place::found("m/", "=jobs%2Fgo"), key);
+        assert_eq!(
+            Place::found("m/", "=m%2Flock%2Fa").name,
+            "=m%2Flock%2Fa",
+            "among ours: no key"
+        );
+        assert_eq!(encoded_name("m/", Kind::Lock, "m/lock/stray"), None);
+        assert_eq!(encoded_name("m/", Kind::Lock, "m/lock//2a"), None);
+        assert_eq!(encoded_name("m/", Kind::Lock, "elsewhere/lock/a/2a"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The queue's protocol as data: each step as one transaction, and what its answer says. Pure, so that a model
 //! checker can run the very transactions that are sent; knows neither how they travel nor what follows from an answer.
 
-use super::keys::Place;
+use super::keys::{Kind, Place};
 use super::record::{Holder, Open, Run};
 use super::view::{Ahead, Renewal, Stale, View, entry, frozen, stale};
 use crate::moment::Moment;
@@ -186,7 +186,7 @@ impl Protocol {
     /// What an unclean departure left: the open record, and what was asked of its entry.
     fn remains(&self, open: &str) -> Vec<Op> {
         let place = &self.place;
-        let ask = place.lease_of_open(open).map(|lease| place.ask(lease));
+        let ask = place.lease(Kind::Open, open).map(|lease| place.ask(lease));
         ask.into_iter()
             .chain([open.to_owned()])
             .map(|key| Op::Delete { key })
@@ -279,7 +279,11 @@ impl Protocol {
     /// The open records of others among these. What else lies there says nothing of a departure, and a key that is
     /// not UTF-8 could not be deleted.
     pub fn stale(&self, opens: &Found, lease: Option<i64>) -> Vec<Stale> {
-        let others = |item: &&Item| self.place.lease_of_open(&item.key).is_some_and(|of| Some(of) != lease);
+        let others = |item: &&Item| {
+            self.place
+                .lease(Kind::Open, &item.key)
+                .is_some_and(|of| Some(of) != lease)
+        };
         opens.items.iter().filter(others).map(stale).collect()
     }
 

@@ -9,7 +9,7 @@ use crate::moment::Moment;
 use crate::rules::Rules;
 pub use crate::store::Change;
 use crate::store::etcd::Etcd;
-use crate::store::{Answer, Fault};
+use crate::store::{Answer, Fault, Watched};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
@@ -149,7 +149,8 @@ impl Queue {
     /// happened before must be read then. A revision in the past leaves no gap, but etcd serves such a watch
     /// about every 100 ms until it has caught up.
     pub async fn watch(&self, keys: Vec<String>, from: Option<i64>, changes: UnboundedSender<Change>) -> Fault {
-        self.0.store.watch(&keys, from, &changes).await
+        let watched: Vec<_> = keys.into_iter().map(Watched::Key).collect();
+        self.0.store.watch(&watched, from, &changes).await
     }
 
     async fn view(&self, answer: Answer, lease: Option<i64>, token: Option<i64>) -> Result<View, Fault> {

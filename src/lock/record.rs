@@ -101,6 +101,15 @@ impl Holder {
     }
 }
 
+impl Run {
+    /// The record, if it is one of ours in the format that we know.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        serde_json::from_slice::<Self>(value)
+            .ok()
+            .filter(|run| run.holder.format == FORMAT)
+    }
+}
+
 impl Ask {
     /// What is asked. Its words end up on a screen, and may be of any length.
     pub fn parse(value: &[u8]) -> Option<Self> {

@@ -78,36 +78,38 @@ pub enum Renewal {
     Unproven { why: String },
 }
 
-/// The holder's entry. It was written when its wait began; since when it holds is told by the end of the run
-/// before it.
+/// The holder's entry.
 pub fn entry(item: &Item, last_run: Option<&Item>) -> Entry {
-    let handed_over = last_run
-        .and_then(|run| serde_json::from_slice::<Run>(&run.value).ok())
-        .filter(|run| run.holder.format == record::FORMAT && run.token < item.created)
-        .map(|run| run.ended.ended);
+    let last_run = last_run.and_then(|run| Run::parse(&run.value));
     Entry {
         key: item.key.clone(),
         token: item.created,
         lease: item.lease,
         who: Holder::parse(&item.value).map_or_else(
             || "unknown (not meshlock)".into(),
-            |holder| held_by(&holder, handed_over),
+            |holder| held_by(&holder, held_since(&holder, item.created, last_run.as_ref())),
         ),
     }
 }
 
-fn held_by(holder: &Holder, handed_over: Option<String>) -> HeldBy {
+/// Since when the holder with this token holds: its entry was written when its wait began, which the end of the
+/// run before it ended.
+pub(super) fn held_since<'a>(holder: &'a Holder, token: i64, last_run: Option<&'a Run>) -> &'a str {
+    let handed_over = last_run.filter(|run| run.token < token).map(|run| &run.ended.ended);
+    // Of one format and zone, so that they sort as text.
+    handed_over
+        .filter(|handed_over| **handed_over > holder.started)
+        .unwrap_or(&holder.started)
+}
+
+fn held_by(holder: &Holder, since: &str) -> HeldBy {
     let Holder {
         user,
         host,
         pid,
-        started,
         purpose,
         ..
     } = holder;
-    // Of one format and zone, so that they sort as text.
-    let since = handed_over.filter(|handed_over| handed_over > started);
-    let since = since.as_ref().unwrap_or(started);
     let part =
         |before: &str, text: &Option<String>| text.as_ref().map_or(String::new(), |text| format!("{before}{text}"));
     let (owner, reason) = (part(", owner ", &purpose.owner), part(": ", &purpose.reason));

@@ -11,8 +11,14 @@
 
 mod current;
 mod file;
+pub mod locks;
+mod out;
+mod table;
+mod text;
 
 pub use self::file::{Report, Run, Target};
+pub use self::out::{Looks, Out, Reader};
+pub use self::text::{Line, Span, printable};
 use crate::outcome::Outcome;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -20,7 +26,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 use nix::sys::stat::Mode;
 use std::cell::{OnceCell, RefCell};
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -231,23 +236,9 @@ pub fn line(text: &str) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// `text` on one line and unable to steer a terminal: others' records and names end up on people's screens.
-pub fn printable(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for char in text.chars() {
-        if char.is_control() || is_invisible_steering(char) {
-            // Writing to a String cannot fail.
-            write!(safe, "{}", char.escape_default()).ok();
-        } else {
-            safe.push(char);
-        }
-    }
-    safe
-}
-
-/// Line separators, and the marks that reverse what follows (Unicode's UAX #9).
-const fn is_invisible_steering(char: char) -> bool {
-    matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// The lines as where there is no screen: the whole of them, without colours.
+pub fn plain(lines: &[Line]) -> String {
+    text::paint(lines, false, None)
 }
 
 /// clap's help or version, which go to stdout; a reader that went away is no error.
@@ -261,10 +252,6 @@ mod tests {
 
     #[test]
     fn a_line_stays_one_line_and_cannot_steer_a_terminal() {
-        assert_eq!(
-            printable("a\u{1b}[2Jb\nc\u{202e}d\u{7f}é"),
-            "a\\u{1b}[2Jb\\nc\\u{202e}d\\u{7f}é"
-        );
         assert_eq!(line("held by \r\n x"), b"meshlock: held by \\r\\n x\n");
     }
 

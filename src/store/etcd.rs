@@ -3,7 +3,7 @@
 //! bounded and may be repeated. Knows neither queues nor records.
 
 use super::wire::{self, Answered, cluster, commit};
-use super::{Alive, Answer, Change, Connection, Fault, Tls, Txn, fault};
+use super::{Alive, Answer, Change, Connection, Fault, Tls, Txn, Watched, fault};
 use crate::moment::Moment;
 use etcd_client::{
     Certificate, Channel, Client, ConnectOptions, Error, EventType, Identity, LeaseGrantOptions, ResponseHeader,
@@ -161,16 +161,16 @@ impl Etcd {
         .await
     }
 
-    /// Watches the keys from the revision given, else from now on, and tells the changes, [`Change::Ready`]
+    /// Watches from the revision given, else from now on, and tells the changes, [`Change::Ready`]
     /// first; ends with why the watch broke.
-    pub async fn watch(&self, keys: &[String], from: Option<i64>, changes: &UnboundedSender<Change>) -> Fault {
+    pub async fn watch(&self, watched: &[Watched], from: Option<i64>, changes: &UnboundedSender<Change>) -> Fault {
         let (at, failed) = {
             let pool = self.pool();
             (pool.current, Arc::clone(&pool.members[pool.current].failed))
         };
         // From here on, so that no failure is missed between two messages.
         let mut failed = pin!(failed.notified());
-        let open = |client| open_watch(client, keys.to_owned(), from);
+        let open = |client| open_watch(client, watched.to_owned(), from);
         let mut opened = self.once_at(at, self.per_try(), &open).await;
         if matches!(opened, Err(Fault::Denied { .. })) && self.0.settings.user.is_some() {
             // A stale token is refused as a missing right here; a new connection brings a new one.
@@ -238,7 +238,7 @@ impl Etcd {
     }
 
     /// A call at each endpoint in turn until one answers, all within `--dial-timeout`.
-    async fn each<T, F, Fut>(&self, call: &F) -> Result<T, Fault>
+    pub(super) async fn each<T, F, Fut>(&self, call: &F) -> Result<T, Fault>
     where
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,
@@ -460,19 +460,25 @@ async fn speaks_tls(url: &str) -> bool {
     refused.is_some_and(|error| fault::saw_a_certificate(&error))
 }
 
-/// Opens one stream with a watcher for each key and awaits that all are made, keeping what they tell meanwhile.
+/// Opens one stream with a watcher for each and awaits that all are made, keeping what they tell meanwhile.
 async fn open_watch(
     mut client: Client,
-    keys: Vec<String>,
+    watched: Vec<Watched>,
     from: Option<i64>,
 ) -> Answered<(WatchStream, Vec<WatchResponse>)> {
     let ended = || Error::WatchError("the watch ended as it began".to_owned());
-    let wanted = keys.len();
-    let mut keys = keys.into_iter();
-    let options = || from.map(|revision| WatchOptions::new().with_start_revision(revision));
-    let mut stream = client.watch(keys.next().ok_or_else(ended)?, options()).await?;
-    for key in keys {
-        stream.watch(key, options()).await?;
+    let wanted = watched.len();
+    let mut watched = watched.into_iter().map(|watched| {
+        let options = from.map_or_else(WatchOptions::new, |from| WatchOptions::new().with_start_revision(from));
+        match watched {
+            Watched::Key(key) => (key, options),
+            Watched::Prefix(prefix) => (prefix, options.with_prefix()),
+        }
+    });
+    let (first, options) = watched.next().ok_or_else(ended)?;
+    let mut stream = client.watch(first, Some(options)).await?;
+    for (next, options) in watched {
+        stream.watch(next, Some(options)).await?;
     }
     let mut id = None;
     let mut created = 0;

@@ -113,12 +113,13 @@ fn of_status(endpoint: &str, status: &Status) -> Fault {
             why: format!("{endpoint}: wrong user or password"),
         };
     }
-    if text.contains("revision of auth store is old") {
+    // The latter where the keys at one revision are read in several calls: the next try reads at a later one.
+    if text.contains("revision of auth store is old") || text.contains("required revision has been compacted") {
         return Fault::Unreachable { why };
     }
     match status.code() {
         Code::PermissionDenied => Fault::Denied {
-            why: format!("{endpoint}: permission denied: the user needs read and write rights on the prefix"),
+            why: format!("{endpoint}: permission denied: check the user's rights on the prefix"),
         },
         Code::Unauthenticated => Fault::Denied { why },
         Code::Unimplemented => Fault::Config {

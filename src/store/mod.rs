@@ -4,6 +4,7 @@
 
 pub mod etcd;
 mod fault;
+pub mod pages;
 mod wire;
 
 use crate::moment::Moment;
@@ -187,6 +188,14 @@ pub struct Alive {
     /// `None`: the answering member knows no such lease, which a stalled old leader says of living ones too.
     pub ttl: Option<Duration>,
     pub term: u64,
+}
+
+/// What a watch is set on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Watched {
+    Key(String),
+    /// All keys that begin so.
+    Prefix(String),
 }
 
 /// What a watch tells.

@@ -81,7 +81,7 @@ fn op(op: Op) -> TxnOp {
     }
 }
 
-fn item(item: etcd_client::KeyValue) -> Item {
+pub(super) fn item(item: etcd_client::KeyValue) -> Item {
     let (created, lease) = (item.create_revision(), item.lease());
     let (key, value) = item.into_key_value();
     Item {

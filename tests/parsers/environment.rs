@@ -220,7 +220,9 @@ fn an_unknown_options_value_is_not_told() {
     use clap::Parser as _;
     for option in ["--usr=me:hunter2", "-x=hunter2"] {
         let parsed = Cli::try_parse_from(["meshlock", "run", "x", option, "true"]).expect("arguments");
-        let meshlock::cli::Command::Run(typed) = parsed.command;
+        let meshlock::cli::Command::Run(typed) = parsed.command else {
+            panic!("another command");
+        };
         let failure = meshlock::settings::run(typed, &NOTHING.into_iter().collect())
             .err()
             .expect("a failure");

@@ -13,8 +13,29 @@ const STEERING: [std::ops::RangeInclusive<char>; 5] = [
     '\u{2066}'..='\u{2069}',
 ];
 
+/// Unicode's property `Default_Ignorable_Code_Point` (UAX #44), less those above, and annotations.
+const UNSEEN: [std::ops::RangeInclusive<char>; 16] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{34f}'..='\u{34f}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{200b}'..='\u{200d}',
+    '\u{2060}'..='\u{2065}',
+    '\u{206a}'..='\u{206f}',
+    '\u{3164}'..='\u{3164}',
+    '\u{fe00}'..='\u{fe0f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{fff0}'..='\u{fffb}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0000}'..='\u{e0fff}',
+];
+
 fn steers(char: char) -> bool {
-    char.is_control() || STEERING.iter().any(|range| range.contains(&char))
+    let mut ranges = STEERING.iter().chain(&UNSEEN);
+    char.is_control() || ranges.any(|range| range.contains(&char))
 }
 
 #[test]

@@ -92,7 +92,9 @@ fn run_with<A: AsRef<OsStr>, N: Into<OsString>, V: Into<OsString>>(
     let options = options.into_iter().map(|option| option.as_ref().to_owned());
     let arguments = ["meshlock", "run"].map(OsString::from).into_iter().chain(options);
     let arguments = arguments.chain(["--".into(), name.to_owned(), "true".into()]);
-    let Command::Run(typed) = Cli::try_parse_from(arguments).expect("arguments").command;
+    let Command::Run(typed) = Cli::try_parse_from(arguments).expect("arguments").command else {
+        panic!("another command");
+    };
     settings::run(typed, &variables.into_iter().collect())
 }
 

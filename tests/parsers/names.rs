@@ -1,7 +1,7 @@
 //! Lock names, `--lock-key` and `--prefix`, and the keys that they make in etcd.
 
 use crate::{ARGUMENT, NOTHING, bytes, holds, is_one_line, keeps_pace, run_with, text, text_of};
-use meshlock::lock::keys::{BadName, NAME_LIMIT, Place};
+use meshlock::lock::keys::{BadName, Kind, NAME_LIMIT, Place};
 use meshlock::outcome::FailureKind;
 use proptest::prelude::*;
 use std::ffi::{OsStr, OsString};
@@ -108,7 +108,7 @@ fn each_kind_of_key_lies_in_its_own_place() {
         let [queue, opens, log] = prefixes(&place);
         let within = |prefix: &String| keys(&place, lease).iter().filter(|key| key.starts_with(prefix)).count();
         prop_assert_eq!([within(&queue), within(&opens), within(&log)], [1, 1, 1]);
-        prop_assert_eq!(place.lease_of_open(&place.open(lease)), Some(lease));
+        prop_assert_eq!(place.lease(Kind::Open, &place.open(lease)), Some(lease));
         Ok(())
     });
 }
@@ -126,7 +126,7 @@ fn only_an_open_records_own_key_names_its_lease() {
     let rest = prop_oneof!["[0-9a-fA-F+x-]{0,18}", text()];
     holds(400, (place(), rest), |(place, rest)| {
         let key = format!("{}{rest}", place.opens());
-        let lease = place.lease_of_open(&key);
+        let lease = place.lease(Kind::Open, &key);
         prop_assert!(
             lease.is_none_or(|lease| place.open(lease) == key),
             "{}: {:?}",

@@ -2,7 +2,7 @@
 
 use crate::records::{LONG, holder, hostile, run};
 use crate::{MEGABYTE, holds, keeps_pace, text};
-use meshlock::lock::keys::Place;
+use meshlock::lock::keys::{Kind, Place};
 use meshlock::lock::protocol::Protocol;
 use meshlock::lock::record::{FORMAT, Freeze, Holder, Open, Purpose};
 use meshlock::lock::view::{entry, frozen, shown, stale};
@@ -197,7 +197,7 @@ fn no_answer_is_too_odd_for_a_view() {
             prop_assert!(!foreign(0) || !foreign(1));
             // What is waited for is an open record whose key can be deleted.
             for stale in &view.stale {
-                let of = protocol.place.lease_of_open(&stale.key);
+                let of = protocol.place.lease(Kind::Open, &stale.key);
                 prop_assert!(of.is_some() && of != lease);
             }
         }

@@ -57,6 +57,14 @@ fn provocations() -> BTreeMap<&'static str, fn() -> Finished> {
         holder.finish().any_stdout().success();
         finished
     });
+    rows.insert("check", || {
+        let (etcd, name) = (Etcd::shared(), unique("status"));
+        etcd.put(&format!("meshlock/lock/{name}/1f"), "");
+        let check = Meshlock::ask(etcd, "status").args(["--check", "--warn-after", "1h", &name]);
+        let finished = check.finish();
+        etcd.del(&format!("meshlock/lock/{name}/1f"));
+        finished
+    });
     rows.insert("contended", || {
         let etcd = Etcd::shared();
         let name = unique("status");

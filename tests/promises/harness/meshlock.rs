@@ -19,7 +19,7 @@ pub(crate) struct Meshlock {
     endpoints: Option<String>,
     subcommand: &'static str,
     options: Vec<OsString>,
-    name: OsString,
+    name: Option<OsString>,
     /// Whether `--` stands before the command.
     dashes: bool,
     command: Vec<OsString>,
@@ -80,7 +80,7 @@ impl Meshlock {
             endpoints: Some(endpoints.into()),
             subcommand: "run",
             options: Vec::new(),
-            name: name.as_ref().to_owned(),
+            name: Some(name.as_ref().to_owned()),
             dashes: true,
             command: vec!["true".into()],
             variables: Vec::new(),
@@ -89,6 +89,17 @@ impl Meshlock {
             stderr: None,
             before: Vec::new(),
             log: None,
+        }
+    }
+
+    /// A command that only asks, and is given its names as arguments: `meshlock status`.
+    pub(crate) fn ask(etcd: &Etcd, subcommand: &'static str) -> Self {
+        Self {
+            subcommand,
+            name: None,
+            dashes: false,
+            command: Vec::new(),
+            ..Self::run(etcd, "")
         }
     }
 
@@ -155,7 +166,7 @@ impl Meshlock {
             words.push(format!("--endpoints={endpoints}").into());
         }
         words.extend(self.options.iter().cloned());
-        words.push(self.name.clone());
+        words.extend(self.name.clone());
         if self.dashes {
             words.push("--".into());
         }

@@ -8,6 +8,7 @@ pub(crate) mod observer;
 pub(crate) mod proc;
 pub(crate) mod proxy;
 pub(crate) mod pty;
+pub(crate) mod schema;
 pub(crate) mod screen;
 pub(crate) mod tls;
 

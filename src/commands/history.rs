@@ -1,0 +1,33 @@
+//! `meshlock history`: settings → the runs recorded in etcd → stdout. A plain sequence; decides nothing.
+
+use super::asking::asking;
+use super::status::unwritable;
+use crate::lock::board::Ran;
+use crate::lock::survey;
+use crate::outcome::Failure;
+use crate::report::{Out, locks};
+use crate::settings::status::History;
+use std::time::SystemTime;
+
+/// Shows the last runs.
+///
+/// # Errors
+/// Where etcd or stdout cannot be reached.
+pub fn history(settings: &History) -> Result<u8, Failure> {
+    let History {
+        prefix, place, count, ..
+    } = settings;
+    let wanted = |ran: &Ran| !settings.failed || ran.failed();
+    let runs = asking(&settings.connection, async |etcd| {
+        survey::runs(&etcd, prefix, place.as_ref(), *count, wanted).await
+    })?;
+    let out = Out::new(settings.looks);
+    let now = SystemTime::now();
+    if settings.json {
+        out.text(&locks::history_json(&runs, now))
+    } else {
+        out.show(|width| locks::history(&runs, settings.place.is_none(), now, width))
+    }
+    .map(|_| 0)
+    .map_err(|error| unwritable(&error))
+}

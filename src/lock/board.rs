@@ -1,0 +1,476 @@
+//! Locks as they stood at one revision, put together from what was read: who holds, who waits, what vanished,
+//! what is frozen, how the last runs ended. Plain data and what follows from it; pure. Knows neither how it was
+//! read nor how it is shown.
+
+use super::keys::{Kind, Place};
+pub use super::record::Ask;
+use super::record::{self, Freeze, Holder, Open, Run};
+use super::view::{self, held_since, shown};
+use crate::rules::handover_delay;
+use crate::store::Item;
+use crate::store::pages::Left;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+/// What one call has seen.
+#[derive(Clone, Debug)]
+pub struct Board {
+    pub cluster: u64,
+    /// etcd's, at which all of it was so.
+    pub revision: i64,
+    pub locks: Vec<Lock>,
+}
+
+/// One lock. An overview holds of the queue the holder alone, of the runs the last, and no marks.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    pub name: String,
+    /// The prefix of the queue's entries.
+    pub key: String,
+    /// `--lock-key` was given.
+    pub verbatim: bool,
+    /// Oldest first, as far as it was read.
+    pub queue: Vec<Entry>,
+    /// How many entries there are.
+    pub length: usize,
+    /// Open records without an entry in this queue, oldest first.
+    pub open: Vec<Opened>,
+    pub frozen: Option<Frozen>,
+    /// Newest first.
+    pub runs: Vec<Ran>,
+    /// `None` in an overview.
+    pub marks: Option<Vec<Mark>>,
+}
+
+/// What is to be seen of a lock at a glance; displays as one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Free,
+    Held,
+    /// The first in the queue sits out the hand-over delay after a run that vanished.
+    Handover,
+    /// Nobody holds it, and nobody will.
+    Frozen,
+    /// A run ended without a release, and nobody has come since.
+    Vanished,
+    /// Held by somebody whose queue does not lie here: under `--lock-key`.
+    Elsewhere,
+}
+
+/// An entry of the queue.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub key: String,
+    /// The fencing token: the create revision.
+    pub token: i64,
+    /// 0 where the entry is bound to none.
+    pub lease: i64,
+    /// `None`: not meshlock's, or of a later format.
+    pub holder: Option<Holder>,
+    /// What else is in the value of an entry that is not ours.
+    pub value: String,
+    pub life: Life,
+    /// What a person has asked of it.
+    pub asked: Option<Ask>,
+}
+
+/// How long an entry's lease lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Bound to no lease: it stays until somebody deletes it.
+    Unbound,
+    /// Not asked, or not answered.
+    Unknown,
+    Left {
+        left: Duration,
+        granted: Duration,
+    },
+    /// Run out, but etcd has not ended it yet.
+    Overdue {
+        granted: Duration,
+    },
+    /// Ended.
+    Gone,
+}
+
+/// An open record without its entry.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    pub key: String,
+    pub lease: i64,
+    pub token: i64,
+    pub ttl: Duration,
+    pub holder: Option<Holder>,
+    pub life: Life,
+}
+
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    pub key: String,
+    /// Empty where it is not said.
+    pub by: String,
+    pub reason: String,
+    created: i64,
+}
+
+/// The record of a run.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// The lock's.
+    pub name: String,
+    pub key: String,
+    /// The revision at which it was written: in this order the runs ended.
+    pub created: i64,
+    /// `None`: not meshlock's, or of a later format.
+    pub run: Option<Run>,
+}
+
+/// A mark, whatever it means.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// Behind the lock's name.
+    pub name: String,
+    pub value: String,
+}
+
+/// What was read of one lock.
+#[derive(Debug, Default)]
+pub struct Read {
+    pub queue: Vec<Item>,
+    pub length: usize,
+    pub opens: Vec<Item>,
+    pub freeze: Option<Item>,
+    pub runs: Vec<Item>,
+    pub marks: Option<Vec<Item>>,
+    pub asks: Vec<Item>,
+}
+
+impl Board {
+    /// Both, as if seen by one look.
+    #[must_use]
+    pub fn with(mut self, other: Self) -> Self {
+        self.locks.extend(other.locks);
+        self
+    }
+}
+
+impl Lock {
+    pub fn new(place: &Place, read: Read) -> Self {
+        let mut asks: BTreeMap<i64, Ask> = read
+            .asks
+            .iter()
+            .filter_map(|item| Some((place.lease(Kind::Ask, &item.key)?, Ask::parse(&item.value)?)))
+            .collect();
+        let cut_off = read.length > read.queue.len();
+        let horizon = read.queue.last().map(|entry| entry.created).filter(|_| cut_off);
+        let queue: Vec<Entry> = read
+            .queue
+            .into_iter()
+            .map(|item| {
+                let asked = place.lease(Kind::Lock, &item.key).and_then(|lease| asks.remove(&lease));
+                Entry::new(item, asked)
+            })
+            .collect();
+        let mut open: Vec<Opened> = read
+            .opens
+            .into_iter()
+            // Of entries that were not read there are open records too.
+            .filter(|item| horizon.is_none_or(|horizon| item.created <= horizon))
+            .filter_map(|item| Some(Opened::new(place.lease(Kind::Open, &item.key)?, item)))
+            .filter(|open| queue.iter().all(|entry| entry.token != open.token))
+            .collect();
+        open.sort_by_key(|open| open.token);
+        let mut runs: Vec<Ran> = read.runs.into_iter().map(|item| Ran::new(&place.name, item)).collect();
+        runs.sort_by_key(|ran| std::cmp::Reverse(ran.created));
+        Self {
+            name: place.name.clone(),
+            key: place.queue().to_owned(),
+            verbatim: place.is_verbatim(),
+            queue,
+            length: read.length,
+            open,
+            frozen: read.freeze.map(|item| Frozen::new(&item)),
+            runs,
+            marks: read.marks.map(|marks| {
+                let prefix = place.marks();
+                marks.into_iter().map(|item| Mark::new(&prefix, &item)).collect()
+            }),
+        }
+    }
+
+    pub fn state(&self) -> State {
+        let Some(first) = self.queue.first() else {
+            return match () {
+                () if self.elsewhere().next().is_some() => State::Elsewhere,
+                () if self.frozen.is_some() => State::Frozen,
+                () if self.vanished().next().is_some() => State::Vanished,
+                () => State::Free,
+            };
+        };
+        // A freeze that was there when it became the first keeps it from starting.
+        let first_since = first.token.max(self.handed_over());
+        let ours = first.holder.is_some();
+        if ours && self.frozen.as_ref().is_some_and(|freeze| freeze.created < first_since) {
+            State::Frozen
+        } else if ours && self.vanished().any(|open| open.token < first.token) {
+            State::Handover
+        } else {
+            State::Held
+        }
+    }
+
+    /// The entry that has the lock.
+    pub fn holder(&self) -> Option<&Entry> {
+        self.queue.first().filter(|_| self.state() == State::Held)
+    }
+
+    /// Those that wait, as far as they were read.
+    pub fn waiting(&self) -> &[Entry] {
+        match (self.state(), self.queue.as_slice()) {
+            (State::Held, [_, waiting @ ..]) => waiting,
+            (_, all) => all,
+        }
+    }
+
+    /// The revision at which the run before the holder's ended, as far as that is known.
+    fn handed_over(&self) -> i64 {
+        self.run_before().map_or(0, |ran| ran.created)
+    }
+
+    fn run_before(&self) -> Option<&Ran> {
+        let token = self.queue.first()?.token;
+        let before = |ran: &&Ran| ran.run.as_ref().is_some_and(|run| run.token < token);
+        self.runs.first().filter(before)
+    }
+
+    /// Since when the lock is held; `None` where nobody holds it, or that is not known.
+    pub fn since(&self) -> Option<SystemTime> {
+        let (holder, token) = match self.state() {
+            State::Held => self.queue.first().map(|first| (first.holder.as_ref(), first.token)),
+            State::Elsewhere => self.elsewhere().next().map(|open| (open.holder.as_ref(), open.token)),
+            State::Free | State::Handover | State::Frozen | State::Vanished => None,
+        }?;
+        let last = self.runs.first().and_then(|ran| ran.run.as_ref());
+        let holder = holder?;
+        time(held_since(holder, token, last)).or_else(|| holder.started())
+    }
+
+    /// How many wait, be it for a holder, a hand-over or a thaw.
+    pub fn waiters(&self) -> usize {
+        match self.state() {
+            State::Held => self.length - 1,
+            State::Elsewhere => self.elsewhere().count() - 1,
+            State::Free | State::Handover | State::Frozen | State::Vanished => self.length,
+        }
+    }
+
+    /// Whether somebody has it.
+    pub fn is_held(&self) -> bool {
+        matches!(self.state(), State::Held | State::Elsewhere)
+    }
+
+    /// Whether a `meshlock run --no-wait` would find it taken.
+    pub fn is_taken(&self) -> bool {
+        match self.state() {
+            State::Held | State::Handover | State::Frozen | State::Elsewhere => true,
+            State::Free | State::Vanished => false,
+        }
+    }
+
+    /// Whether somebody has held it for longer than `limit`. What is not known counts as longer: nobody would hear
+    /// of it otherwise.
+    pub fn is_held_for_longer(&self, limit: Duration, now: SystemTime) -> bool {
+        let longer = |since| now.duration_since(since).unwrap_or_default() > limit;
+        self.is_held() && self.since().is_none_or(longer)
+    }
+
+    /// Runs whose host died, or whose lease was taken away: their lease has ended, and they never released.
+    pub fn vanished(&self) -> impl Iterator<Item = &Opened> {
+        self.open.iter().filter(|open| !open.lives())
+    }
+
+    /// Runs that go on under `--lock-key`, where their entries lie.
+    pub fn elsewhere(&self) -> impl Iterator<Item = &Opened> {
+        self.open.iter().filter(|open| open.lives())
+    }
+
+    /// From shortest to longest, of the runs read whose command ended by itself.
+    pub fn usual_duration(&self) -> Option<(Duration, Duration)> {
+        let own_end = |run: &&Run| run.ended.result == "command";
+        let runs = self.runs.iter().filter_map(|ran| ran.run.as_ref());
+        let durations: Vec<_> = runs.filter(own_end).filter_map(Run::duration).collect();
+        durations.iter().min().copied().zip(durations.iter().max().copied())
+    }
+}
+
+impl State {
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Held => "held",
+            Self::Handover => "handover",
+            Self::Frozen => "frozen",
+            Self::Vanished => "vanished",
+            Self::Elsewhere => "elsewhere",
+        }
+    }
+}
+
+impl Entry {
+    fn new(item: Item, asked: Option<Ask>) -> Self {
+        let holder = Holder::parse(&item.value).map(cut);
+        Self {
+            value: match holder {
+                Some(_) => String::new(),
+                None => shown(&String::from_utf8_lossy(&item.value)),
+            },
+            asked: asked.filter(|ask| ask.token == item.created),
+            holder,
+            key: item.key,
+            token: item.created,
+            lease: item.lease,
+            life: Life::at_first(item.lease),
+        }
+    }
+}
+
+impl Life {
+    fn at_first(lease: i64) -> Self {
+        if lease == 0 { Self::Unbound } else { Self::Unknown }
+    }
+
+    /// What etcd's answer says.
+    pub fn of(left: Left) -> Self {
+        match (left.left, left.granted) {
+            (Some(left), Some(granted)) => Self::Left { left, granted },
+            (None, Some(granted)) => Self::Overdue { granted },
+            (_, None) => Self::Gone,
+        }
+    }
+}
+
+impl Opened {
+    fn new(lease: i64, item: Item) -> Self {
+        let ttl = view::stale(&item).ttl;
+        let holder = serde_json::from_slice::<Open>(&item.value).ok().map(|open| open.holder);
+        Self {
+            lease,
+            token: item.created,
+            ttl,
+            holder: holder.filter(|holder| holder.format == record::FORMAT).map(cut),
+            life: Life::Unknown,
+            key: item.key,
+        }
+    }
+
+    /// How long nobody starts after it.
+    pub fn handover_delay(&self) -> Duration {
+        handover_delay(self.ttl)
+    }
+
+    fn lives(&self) -> bool {
+        matches!(self.life, Life::Left { .. })
+    }
+}
+
+impl Frozen {
+    fn new(item: &Item) -> Self {
+        let freeze = serde_json::from_slice::<Freeze>(&item.value).ok();
+        let freeze = freeze
+            .filter(|freeze| freeze.format == record::FORMAT)
+            .unwrap_or_default();
+        Self {
+            key: item.key.clone(),
+            by: shown(&freeze.by),
+            reason: shown(&freeze.reason),
+            created: item.created,
+        }
+    }
+}
+
+impl Ran {
+    pub fn new(name: &str, item: Item) -> Self {
+        Self {
+            name: name.to_owned(),
+            run: Run::parse(&item.value).map(|run| Run {
+                holder: cut(run.holder),
+                ended: crate::link::Ended {
+                    result: shown(&run.ended.result),
+                    acquired: shown(&run.ended.acquired),
+                    ended: shown(&run.ended.ended),
+                    status: run.ended.status,
+                },
+                token: run.token,
+            }),
+            created: item.created,
+            key: item.key,
+        }
+    }
+
+    /// Whether the run did not end as was expected of it, as far as we can tell.
+    pub fn failed(&self) -> bool {
+        self.run.as_ref().and_then(Run::met) != Some(true)
+    }
+}
+
+impl Mark {
+    fn new(prefix: &str, item: &Item) -> Self {
+        Self {
+            name: shown(item.key.strip_prefix(prefix).unwrap_or(&item.key)),
+            value: shown(&String::from_utf8_lossy(&item.value)),
+        }
+    }
+}
+
+impl Holder {
+    pub fn started(&self) -> Option<SystemTime> {
+        time(&self.started)
+    }
+}
+
+impl Run {
+    pub fn acquired(&self) -> Option<SystemTime> {
+        time(&self.ended.acquired)
+    }
+
+    pub fn ended(&self) -> Option<SystemTime> {
+        time(&self.ended.ended)
+    }
+
+    /// How long it held the lock.
+    pub fn duration(&self) -> Option<Duration> {
+        self.ended()?.duration_since(self.acquired()?).ok()
+    }
+}
+
+/// A record's time; `None` for what is none.
+fn time(text: &str) -> Option<SystemTime> {
+    humantime::parse_rfc3339(text).ok()
+}
+
+/// What anybody may have written, at a length that can be shown.
+fn cut(mut holder: Holder) -> Holder {
+    let purpose = &mut holder.purpose;
+    let said = [
+        &mut purpose.owner,
+        &mut purpose.reason,
+        &mut purpose.trigger,
+        &mut purpose.system,
+        &mut purpose.route,
+        &mut purpose.expect,
+    ];
+    let arguments = purpose.arguments.iter_mut().flatten();
+    let always = [
+        &mut holder.host,
+        &mut holder.user,
+        &mut holder.program,
+        &mut holder.started,
+    ];
+    for text in said.into_iter().flatten().chain(arguments).chain(always) {
+        *text = shown(text);
+    }
+    holder
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,300 @@
+//! Reads what a [`Board`] is made of: one lock in two round trips, all locks under a prefix page by page. Writes
+//! nothing, needs no more than the right to read, and judges nothing.
+
+use super::board::{Board, Life, Lock, Ran, Read as Found};
+use super::keys::{self, Kind, Place};
+use crate::store::etcd::Etcd;
+use crate::store::pages::Keys;
+use crate::store::{Fault, Item, Order, Read, What};
+use std::collections::{BTreeMap, HashSet};
+use tokio::task::JoinSet;
+
+/// Entries, open records and asks of one lock that are read. How many there are is told all the same.
+const QUEUE: u32 = 100;
+const OPENS: u32 = 1000;
+const MARKS: u32 = 100;
+/// Locks whose values are asked for together.
+const TOGETHER: usize = 400;
+/// Leases that are asked about at a time.
+const AT_A_TIME: usize = 16;
+/// How often one lock is looked at again where it changes under our eyes.
+const LOOKS: usize = 3;
+
+/// Whose leases are asked about, at a call each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lives {
+    /// Those of open records without an entry alone, without which a living run is not told from a vanished one.
+    Doubtful,
+    /// Those of all holders too.
+    Holders,
+    /// The same, if there are no more than so many locks.
+    HoldersOfUpTo(usize),
+}
+
+/// One lock, and its last `runs` runs.
+pub async fn one(etcd: &Etcd, place: &Place, runs: u32, lives: Lives) -> Result<Board, Fault> {
+    let mut looks = 0;
+    loop {
+        let (mut board, limit) = (whole(etcd, place, runs).await?, lives != Lives::Doubtful);
+        ask_about_leases(etcd, &mut board.locks, limit).await;
+        looks += 1;
+        // Its lease ended after we read the entry: by now somebody else may hold.
+        let gone = |lock: &Lock| lock.queue.first().is_some_and(|first| first.life == Life::Gone);
+        if looks == LOOKS || !board.locks.iter().any(gone) {
+            return Ok(board);
+        }
+    }
+}
+
+async fn whole(etcd: &Etcd, place: &Place, runs: u32) -> Result<Board, Fault> {
+    let reads = |keys_only| {
+        let first = |prefix: String, order, limit| Read {
+            what: What::First { prefix, order, limit },
+            created_before: None,
+            keys_only,
+        };
+        vec![
+            first(place.queue().to_owned(), Order::Oldest, QUEUE),
+            first(place.opens(), Order::Oldest, OPENS),
+            Read {
+                what: What::Key(place.freeze()),
+                created_before: None,
+                keys_only,
+            },
+            first(place.log(), Order::LastKey, runs),
+            first(place.marks(), Order::LastKey, MARKS),
+            first(place.asks(), Order::Oldest, QUEUE),
+        ]
+    };
+    let (answer, values) = match etcd.read(reads(false)).await? {
+        Some(answer) => (answer, true),
+        None => match etcd.read(reads(true)).await? {
+            Some(answer) => (answer, false),
+            None => {
+                return Err(Fault::Internal {
+                    why: format!("the keys of \"{}\" do not fit into a message", place.name),
+                });
+            }
+        },
+    };
+    let (cluster, revision) = (answer.cluster, answer.revision);
+    let length = answer.reads.first().map_or(0, |queue| queue.all);
+    let mut parts = answer.reads.into_iter().map(|found| found.items);
+    let mut parts: [Vec<Item>; 6] = std::array::from_fn(|_| parts.next().unwrap_or_default());
+    if !values {
+        fill(etcd, parts.iter_mut().flatten(), revision).await?;
+    }
+    let [queue, opens, freeze, runs, marks, asks] = parts;
+    let found = Found {
+        length: usize::try_from(length).unwrap_or(0).max(queue.len()),
+        queue,
+        opens,
+        freeze: freeze.into_iter().next(),
+        runs,
+        marks: Some(marks),
+        asks,
+    };
+    Ok(Board {
+        cluster,
+        revision,
+        locks: vec![Lock::new(place, found)],
+    })
+}
+
+/// All locks under `root`, by name: the holder, the number of entries and the last run of each.
+pub async fn all(etcd: &Etcd, root: &str, lives: Lives) -> Result<Board, Fault> {
+    let mut frozen = Keys::new(etcd, &keys::all(root, Kind::Freeze), true, None);
+    let mut freezes = BTreeMap::new();
+    while let Some(item) = frozen.next().await? {
+        if let Some(name) = keys::encoded_name(root, Kind::Freeze, &item.key) {
+            freezes.insert(name.to_owned(), item);
+        }
+    }
+    let revision = frozen.revision.unwrap_or(0);
+    // Of one revision, and in one order: they are gone through side by side, name by name.
+    let mut streams = [Kind::Lock, Kind::Open, Kind::Log]
+        .map(|kind| (kind, Keys::new(etcd, &keys::all(root, kind), false, Some(revision))));
+    let mut locks = Vec::new();
+    let mut batch = Vec::new();
+    while let Some(name) = least(root, &mut streams).await? {
+        let mut glance = Glance {
+            freeze: freezes.remove(&name),
+            ..Glance::default()
+        };
+        for (kind, stream) in &mut streams {
+            let named = |item: &Item| keys::encoded_name(root, *kind, &item.key) == Some(&name);
+            while stream.peek().await?.is_some_and(named) {
+                glance.take(*kind, stream.next().await?);
+            }
+        }
+        batch.push((name, glance));
+        if batch.len() == TOGETHER {
+            locks.extend(filled(etcd, root, std::mem::take(&mut batch), revision).await?);
+        }
+    }
+    batch.extend(freezes.into_iter().map(|(name, freeze)| {
+        let glance = Glance {
+            freeze: Some(freeze),
+            ..Glance::default()
+        };
+        (name, glance)
+    }));
+    locks.extend(filled(etcd, root, batch, revision).await?);
+    locks.sort_by(|one, other| one.name.cmp(&other.name));
+    let holders = match lives {
+        Lives::Doubtful => false,
+        Lives::Holders => true,
+        Lives::HoldersOfUpTo(limit) => locks.len() <= limit,
+    };
+    ask_about_leases(etcd, &mut locks, holders).await;
+    Ok(Board {
+        cluster: frozen.cluster,
+        revision,
+        locks,
+    })
+}
+
+/// What is kept of one lock's keys while they pass by.
+#[derive(Default)]
+struct Glance {
+    oldest: Option<Item>,
+    tokens: HashSet<i64>,
+    opens: Vec<Item>,
+    last_run: Option<Item>,
+    freeze: Option<Item>,
+}
+
+impl Glance {
+    fn take(&mut self, kind: Kind, item: Option<Item>) {
+        let Some(item) = item else { return };
+        match kind {
+            Kind::Lock => {
+                self.tokens.insert(item.created);
+                if self.oldest.as_ref().is_none_or(|oldest| item.created < oldest.created) {
+                    self.oldest = Some(item);
+                }
+            }
+            Kind::Open => self.opens.push(item),
+            Kind::Log => {
+                if self.last_run.as_ref().is_none_or(|last| item.created > last.created) {
+                    self.last_run = Some(item);
+                }
+            }
+            Kind::Mark | Kind::Freeze | Kind::Ask => {}
+        }
+    }
+
+    fn found(mut self) -> Found {
+        self.opens.retain(|open| !self.tokens.contains(&open.created));
+        self.opens.sort_by_key(|open| open.created);
+        self.opens.truncate(QUEUE as usize);
+        Found {
+            length: self.tokens.len(),
+            queue: self.oldest.into_iter().collect(),
+            opens: self.opens,
+            freeze: self.freeze,
+            runs: self.last_run.into_iter().collect(),
+            marks: None,
+            asks: Vec::new(),
+        }
+    }
+}
+
+/// The first of the names that the streams have next. Keys sort by name and slash: `a-b/` comes before `a/`.
+async fn least(root: &str, streams: &mut [(Kind, Keys)]) -> Result<Option<String>, Fault> {
+    let mut least: Option<String> = None;
+    for (kind, stream) in streams {
+        while let Some(item) = stream.peek().await? {
+            let Some(name) = keys::encoded_name(root, *kind, &item.key) else {
+                // Of no lock: nobody looks at it.
+                stream.next().await?;
+                continue;
+            };
+            let key = format!("{name}/");
+            if least.as_ref().is_none_or(|least| key < *least) {
+                least = Some(key);
+            }
+            break;
+        }
+    }
+    Ok(least.map(|mut name| {
+        name.pop();
+        name
+    }))
+}
+
+/// With the values of the few keys whose values say something.
+async fn filled(etcd: &Etcd, root: &str, batch: Vec<(String, Glance)>, revision: i64) -> Result<Vec<Lock>, Fault> {
+    let mut batch: Vec<(String, Found)> = batch.into_iter().map(|(name, glance)| (name, glance.found())).collect();
+    let items = batch
+        .iter_mut()
+        .flat_map(|(_, found)| found.queue.iter_mut().chain(&mut found.opens).chain(&mut found.runs));
+    fill(etcd, items, revision).await?;
+    let lock = |(name, found): (String, Found)| Lock::new(&Place::found(root, &name), found);
+    Ok(batch.into_iter().map(lock).collect())
+}
+
+async fn fill<'a>(etcd: &Etcd, items: impl Iterator<Item = &'a mut Item>, revision: i64) -> Result<(), Fault> {
+    let items: Vec<&mut Item> = items.collect();
+    let keys: Vec<String> = items.iter().map(|item| item.key.clone()).collect();
+    for (item, value) in items.into_iter().zip(etcd.values(&keys, revision).await?) {
+        item.value = value;
+    }
+    Ok(())
+}
+
+/// What etcd does not say stays unknown: a member without a leader can answer all the rest.
+async fn ask_about_leases(etcd: &Etcd, locks: &mut [Lock], holders: bool) {
+    let mut wanted = Vec::new();
+    for lock in locks {
+        if holders && let Some(first) = lock.queue.first_mut().filter(|first| first.lease != 0) {
+            wanted.push((first.lease, &mut first.life));
+        }
+        wanted.extend(lock.open.iter_mut().map(|open| (open.lease, &mut open.life)));
+    }
+    let mut asked: JoinSet<(usize, Result<_, Fault>)> = JoinSet::new();
+    let mut next = 0;
+    loop {
+        while asked.len() < AT_A_TIME
+            && let Some((lease, _)) = wanted.get(next)
+        {
+            let (number, lease, etcd) = (next, *lease, etcd.clone());
+            asked.spawn(async move { (number, etcd.lease_left(lease).await) });
+            next += 1;
+        }
+        let Some(answer) = asked.join_next().await else { return };
+        if let Ok((number, Ok(left))) = answer {
+            *wanted[number].1 = Life::of(left);
+        }
+    }
+}
+
+/// The last `count` runs that `wanted` takes, newest first: of one lock, or of all under `root`.
+pub async fn runs(
+    etcd: &Etcd,
+    root: &str,
+    place: Option<&Place>,
+    count: usize,
+    wanted: impl Fn(&Ran) -> bool,
+) -> Result<Vec<Ran>, Fault> {
+    let prefix = place.map_or_else(|| keys::all(root, Kind::Log), Place::log);
+    let mut records = Keys::new(etcd, &prefix, true, None);
+    let mut newest: BTreeMap<(i64, String), Ran> = BTreeMap::new();
+    while let Some(item) = records.next().await? {
+        let name = match place {
+            Some(place) => place.name.clone(),
+            None => match keys::encoded_name(root, Kind::Log, &item.key) {
+                Some(encoded) => Place::found(root, encoded).name,
+                None => continue,
+            },
+        };
+        let ran = Ran::new(&name, item);
+        if wanted(&ran) {
+            newest.insert((ran.created, ran.key.clone()), ran);
+        }
+        if newest.len() > count {
+            newest.pop_first();
+        }
+    }
+    Ok(newest.into_values().rev().collect())
+}

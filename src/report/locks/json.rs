@@ -1,0 +1,255 @@
+//! Locks and runs as JSON, format 1; the schemas are docs/status.schema.json and docs/history.schema.json. Every
+//! field is always there, so that readers need not tell absent from null. Knows nothing of how they were read.
+
+use super::super::text::{printable_json, stamp};
+use crate::lock::board::{Board, Entry, Life, Lock, Mark, Opened, Ran};
+use crate::lock::record::{Holder, Run};
+use serde::Serialize;
+use std::time::{Duration, SystemTime};
+
+const FORMAT: u32 = 1;
+
+#[derive(Serialize)]
+struct Status<'a> {
+    format: u32,
+    at: String,
+    /// In hexadecimal, as in etcdctl's answers.
+    cluster: String,
+    revision: i64,
+    locks: Vec<LockJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct LockJson<'a> {
+    name: &'a str,
+    key: &'a str,
+    state: &'static str,
+    taken: bool,
+    since: Option<String>,
+    held_seconds: Option<u64>,
+    waiters: usize,
+    holder: Option<EntryJson<'a>>,
+    /// `None` in an overview.
+    queue: Option<Vec<EntryJson<'a>>>,
+    frozen: Option<FrozenJson<'a>>,
+    vanished: Vec<OpenJson<'a>>,
+    elsewhere: Vec<OpenJson<'a>>,
+    last_run: Option<RunJson<'a>>,
+    runs: Option<Vec<RunJson<'a>>>,
+    marks: Option<Vec<MarkJson<'a>>>,
+}
+
+#[derive(Serialize)]
+struct EntryJson<'a> {
+    key: &'a str,
+    token: i64,
+    lease: Option<String>,
+    /// unbound, unknown, left, overdue or gone.
+    lease_state: &'static str,
+    ttl_left_seconds: Option<u64>,
+    ttl_seconds: Option<u64>,
+    who: Option<WhoJson<'a>>,
+    /// Of an entry that is not meshlock's.
+    value: Option<&'a str>,
+    asked: Option<AskedJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct WhoJson<'a> {
+    host: &'a str,
+    user: &'a str,
+    pid: u32,
+    program: &'a str,
+    arguments: Option<&'a [String]>,
+    started: Option<String>,
+    owner: Option<&'a str>,
+    reason: Option<&'a str>,
+    trigger: Option<&'a str>,
+    system: Option<&'a str>,
+    route: Option<&'a str>,
+    expect: Option<&'a str>,
+    tries: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct FrozenJson<'a> {
+    key: &'a str,
+    by: &'a str,
+    reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct AskedJson<'a> {
+    kind: &'a str,
+    by: &'a str,
+    reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct OpenJson<'a> {
+    key: &'a str,
+    token: i64,
+    lease: String,
+    ttl_seconds: u64,
+    who: Option<WhoJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct RunJson<'a> {
+    name: &'a str,
+    key: &'a str,
+    /// [`crate::outcome::Outcome::name`]; `None` where the record is not meshlock's.
+    result: Option<&'a str>,
+    status: Option<u8>,
+    failed: bool,
+    token: Option<i64>,
+    acquired: Option<String>,
+    ended: Option<String>,
+    duration_seconds: Option<u64>,
+    who: Option<WhoJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct MarkJson<'a> {
+    name: &'a str,
+    value: &'a str,
+}
+
+#[derive(Serialize)]
+struct History<'a> {
+    format: u32,
+    at: String,
+    runs: Vec<RunJson<'a>>,
+}
+
+pub fn status_json(board: &Board, now: SystemTime) -> String {
+    written(&Status {
+        format: FORMAT,
+        at: stamp(now),
+        cluster: format!("{:x}", board.cluster),
+        revision: board.revision,
+        locks: board.locks.iter().map(|each| lock(each, now)).collect(),
+    })
+}
+
+pub fn history_json(runs: &[Ran], now: SystemTime) -> String {
+    written(&History {
+        format: FORMAT,
+        at: stamp(now),
+        runs: runs.iter().map(run).collect(),
+    })
+}
+
+/// Maps with string keys, strings and numbers alone cannot fail.
+fn written(value: &impl Serialize) -> String {
+    let mut json = printable_json(&serde_json::to_string_pretty(value).unwrap_or_default());
+    json.push('\n');
+    json
+}
+
+fn lock(lock: &Lock, now: SystemTime) -> LockJson<'_> {
+    let since = lock.since();
+    let runs: Vec<_> = lock.runs.iter().map(run).collect();
+    // An overview has neither.
+    let whole = lock.marks.is_some();
+    LockJson {
+        name: &lock.name,
+        key: &lock.key,
+        state: lock.state().word(),
+        taken: lock.is_taken(),
+        since: since.map(stamp),
+        held_seconds: since.map(|since| now.duration_since(since).unwrap_or_default().as_secs()),
+        waiters: lock.waiters(),
+        holder: lock.holder().map(entry),
+        queue: whole.then(|| lock.queue.iter().map(entry).collect()),
+        frozen: lock.frozen.as_ref().map(|frozen| FrozenJson {
+            key: &frozen.key,
+            by: &frozen.by,
+            reason: &frozen.reason,
+        }),
+        vanished: lock.vanished().map(open).collect(),
+        elsewhere: lock.elsewhere().map(open).collect(),
+        last_run: lock.runs.first().map(run),
+        runs: whole.then_some(runs),
+        marks: lock.marks.as_ref().map(|marks| marks.iter().map(mark).collect()),
+    }
+}
+
+fn entry(entry: &Entry) -> EntryJson<'_> {
+    let (state, left, granted) = match entry.life {
+        Life::Unbound => ("unbound", None, None),
+        Life::Unknown => ("unknown", None, None),
+        Life::Gone => ("gone", None, None),
+        Life::Left { left, granted } => ("left", Some(left), Some(granted)),
+        Life::Overdue { granted } => ("overdue", Some(Duration::ZERO), Some(granted)),
+    };
+    EntryJson {
+        key: &entry.key,
+        token: entry.token,
+        lease: Some(entry.lease)
+            .filter(|lease| *lease != 0)
+            .map(|lease| format!("{lease:x}")),
+        lease_state: state,
+        ttl_left_seconds: left.map(|left| left.as_secs()),
+        ttl_seconds: granted.map(|granted| granted.as_secs()),
+        who: entry.holder.as_ref().map(who),
+        value: entry.holder.is_none().then_some(&entry.value),
+        asked: entry.asked.as_ref().map(|ask| AskedJson {
+            kind: &ask.kind,
+            by: &ask.by,
+            reason: &ask.reason,
+        }),
+    }
+}
+
+fn who(holder: &Holder) -> WhoJson<'_> {
+    let purpose = &holder.purpose;
+    WhoJson {
+        host: &holder.host,
+        user: &holder.user,
+        pid: holder.pid,
+        program: &holder.program,
+        arguments: purpose.arguments.as_deref(),
+        started: holder.started().map(stamp),
+        owner: purpose.owner.as_deref(),
+        reason: purpose.reason.as_deref(),
+        trigger: purpose.trigger.as_deref(),
+        system: purpose.system.as_deref(),
+        route: purpose.route.as_deref(),
+        expect: purpose.expect.as_deref(),
+        tries: purpose.tries,
+    }
+}
+
+fn mark(mark: &Mark) -> MarkJson<'_> {
+    MarkJson {
+        name: &mark.name,
+        value: &mark.value,
+    }
+}
+
+fn open(open: &Opened) -> OpenJson<'_> {
+    OpenJson {
+        key: &open.key,
+        token: open.token,
+        lease: format!("{:x}", open.lease),
+        ttl_seconds: open.ttl.as_secs(),
+        who: open.holder.as_ref().map(who),
+    }
+}
+
+fn run(ran: &Ran) -> RunJson<'_> {
+    let run = ran.run.as_ref();
+    RunJson {
+        name: &ran.name,
+        key: &ran.key,
+        result: run.map(|run| run.ended.result.as_str()),
+        status: run.and_then(|run| run.ended.status),
+        failed: ran.failed(),
+        token: run.map(|run| run.token),
+        acquired: run.and_then(Run::acquired).map(stamp),
+        ended: run.and_then(Run::ended).map(stamp),
+        duration_seconds: run.and_then(Run::duration).map(|duration| duration.as_secs()),
+        who: run.map(|run| who(&run.holder)),
+    }
+}

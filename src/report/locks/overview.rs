@@ -1,0 +1,71 @@
+//! All locks, one line each. Knows nothing of how they were read.
+
+use super::super::table::{Column, Yields, column, table};
+use super::super::text::{Line, Span, Style, age, span, stamp};
+use super::{NOTHING, result, state, who};
+use crate::lock::board::{Board, Life, Lock, State};
+use std::time::SystemTime;
+
+/// In this order also where they are read by programs: a new one goes to the end.
+const COLUMNS: &[Column] = &[
+    column("NAME", false, Yields::To(12)),
+    column("STATE", false, Yields::Never),
+    column("HOLDER", false, Yields::To(12)),
+    column("SINCE", false, Yields::Goes(7)),
+    column("FOR", true, Yields::Never),
+    column("WAITERS", true, Yields::Never),
+    column("TTL", true, Yields::Goes(3)),
+    column("LAST", false, Yields::Never),
+    column("AGO", true, Yields::Goes(2)),
+    column("ENDED", false, Yields::Goes(8)),
+    column("OWNER", false, Yields::Goes(5)),
+    column("ROUTE", false, Yields::Goes(6)),
+];
+
+pub(super) fn lines(board: &Board, now: SystemTime, width: Option<usize>) -> Vec<Line> {
+    let rows = board.locks.iter().map(|lock| row(lock, now)).collect();
+    table(COLUMNS, rows, width)
+}
+
+fn row(lock: &Lock, now: SystemTime) -> Vec<Span> {
+    let cell = |text: Option<String>| Span::plain(text.as_deref().unwrap_or(NOTHING));
+    let (state_text, state_style) = state(lock);
+    let first = lock.queue.first();
+    let holder = match lock.state() {
+        State::Elsewhere => lock.elsewhere().next().and_then(|open| open.holder.as_ref()),
+        State::Vanished => lock.vanished().next().and_then(|open| open.holder.as_ref()),
+        State::Free | State::Held | State::Handover | State::Frozen => first.and_then(|first| first.holder.as_ref()),
+    };
+    let somebody = first.is_some() || matches!(lock.state(), State::Elsewhere | State::Vanished);
+    let since = lock.since();
+    let last = lock.runs.first();
+    let (last_text, last_style) = last.map_or((NOTHING.to_owned(), Style::Plain), result);
+    let ended = last.and_then(|ran| ran.run.as_ref()?.ended());
+    // Of the holder, else of the last run: whom to ask.
+    let purpose = holder
+        .or_else(|| last.and_then(|ran| ran.run.as_ref()).map(|run| &run.holder))
+        .map(|holder| &holder.purpose);
+    vec![
+        Span::plain(&lock.name),
+        Span::new(&state_text, state_style),
+        Span::plain(&if somebody { who(holder) } else { NOTHING.to_owned() }),
+        cell(since.map(stamp)),
+        cell(since.map(|since| age(since, now))),
+        Span::plain(&lock.waiters().to_string()),
+        ttl(first.map(|first| first.life)),
+        Span::new(&last_text, last_style),
+        cell(ended.map(|ended| age(ended, now))),
+        cell(ended.map(stamp)),
+        cell(purpose.and_then(|purpose| purpose.owner.clone())),
+        cell(purpose.and_then(|purpose| purpose.route.clone())),
+    ]
+}
+
+fn ttl(life: Option<Life>) -> Span {
+    match life {
+        None | Some(Life::Unknown | Life::Gone) => Span::plain(NOTHING),
+        Some(Life::Left { left, .. }) => Span::plain(&span(left)),
+        Some(Life::Overdue { .. }) => Span::new("overdue", Style::Bad),
+        Some(Life::Unbound) => Span::new("none", Style::Warning),
+    }
+}

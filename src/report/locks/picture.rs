@@ -1,0 +1,319 @@
+//! One lock, the whole of it: who holds it and why, who waits, what is in the way, how the last runs ended. Knows
+//! nothing of how it was read.
+
+use super::super::table::{Column, Yields, column, table};
+use super::super::text::{Line, Span, Style, age, span, stamp};
+use super::{NOTHING, history, result, state, who};
+use crate::lock::board::{Ask, Entry, Life, Lock, Opened, State};
+use crate::lock::record::Holder;
+use std::time::SystemTime;
+
+/// What stands where nobody said it.
+const UNSAID: &str = "not recorded";
+/// The width of the labels.
+const LABEL: usize = 9;
+
+pub(super) fn lines(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
+    let mut lines = vec![head(lock, now)];
+    match (lock.state(), lock.queue.first()) {
+        (State::Held | State::Handover | State::Frozen, Some(first)) => lines.extend(entry(lock, first)),
+        (State::Elsewhere, _) => lines.extend(lock.elsewhere().next().map(opened).unwrap_or_default()),
+        (State::Vanished, _) => lines.extend(lock.vanished().next().map(opened).unwrap_or_default()),
+        (State::Free | State::Held | State::Handover | State::Frozen, _) => {}
+    }
+    // In whole seconds, as they were recorded.
+    if let Some((shortest, longest)) = lock.usual_duration().filter(|(_, longest)| !longest.is_zero()) {
+        let text = if shortest == longest {
+            span(shortest)
+        } else {
+            format!("{} to {}", span(shortest), span(longest))
+        };
+        lines.push(labelled("usually", &format!("takes {text}")));
+    }
+    if let Some(frozen) = &lock.frozen {
+        let by = if frozen.by.is_empty() {
+            "somebody unknown"
+        } else {
+            &frozen.by
+        };
+        let reason = if frozen.reason.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", frozen.reason)
+        };
+        lines.push(labelled("frozen", &format!("by {by}{reason}")));
+        lines.push(labelled(
+            "",
+            &format!("nobody starts until the key {} is deleted", frozen.key),
+        ));
+    }
+    lines.extend(queue(lock, now, width));
+    lines.extend(vanished(lock, now, width));
+    lines.extend(runs(lock, now, width));
+    lines.extend(marks(lock, width));
+    lines
+}
+
+pub(super) fn head(lock: &Lock, now: SystemTime) -> Line {
+    let (_, style) = state(lock);
+    let first = lock.queue.first().map(|first| who(first.holder.as_ref()));
+    let first = first.unwrap_or_default();
+    let text = match lock.state() {
+        State::Free if lock.runs.is_empty() => "free; no run is recorded".to_owned(),
+        State::Free => "free".to_owned(),
+        State::Held => match lock.since() {
+            Some(since) => format!("held by {first} for {}", age(since, now)),
+            None => format!("held by {first}"),
+        },
+        State::Handover => format!("nobody holds it: {first} comes next, after the hand-over delay"),
+        State::Frozen if first.is_empty() => "free, but frozen".to_owned(),
+        State::Frozen => format!("nobody holds it: {first} comes next, once it is thawed"),
+        State::Vanished => "nobody holds it; the last run vanished: its lease ended without a release".to_owned(),
+        // An overview does not read queues that lie outside of the prefix.
+        State::Elsewhere if lock.marks.is_none() => {
+            format!(
+                "held under a key of its own: look with meshlock status --lock-key {}",
+                lock.name
+            )
+        }
+        State::Elsewhere => "its entry is gone, but its lease lives: it is about to be stopped".to_owned(),
+    };
+    vec![
+        Span::new(&lock.name, Style::Strong),
+        Span::plain(": "),
+        Span::new(&text, style),
+    ]
+}
+
+fn labelled(label: &str, text: &str) -> Line {
+    let mut label = Span::new(label, Style::Label);
+    label.pad(LABEL, false);
+    vec![Span::plain("  "), label, Span::plain(" "), Span::plain(text)]
+}
+
+fn entry(lock: &Lock, entry: &Entry) -> Vec<Line> {
+    let mut lines = match &entry.holder {
+        Some(holder) => about(holder),
+        None if entry.value.is_empty() => Vec::new(),
+        None => vec![labelled("value", &entry.value)],
+    };
+    if let Some(since) = lock.since() {
+        lines.insert(0, labelled("since", &stamp(since)));
+    }
+    lines.push(labelled("token", &entry.token.to_string()));
+    lines.push(lease(entry));
+    lines.push(labelled("key", &entry.key));
+    if let Some(Ask { kind, by, reason, .. }) = &entry.asked {
+        let by = if by.is_empty() {
+            String::new()
+        } else {
+            format!(" by {by}")
+        };
+        let reason = if reason.is_empty() {
+            String::new()
+        } else {
+            format!(": {reason}")
+        };
+        lines.push(labelled("asked", &format!("{kind}{by}{reason}")));
+    }
+    lines
+}
+
+fn lease(entry: &Entry) -> Line {
+    let id = format!("{:x}", entry.lease);
+    let (text, style) = match entry.life {
+        Life::Unbound => (
+            "none: the key stays until somebody deletes it".to_owned(),
+            Style::Warning,
+        ),
+        Life::Unknown | Life::Gone => (id, Style::Plain),
+        Life::Left { left, granted } => (
+            format!("{id}, {} left of a TTL of {}", span(left), span(granted)),
+            Style::Plain,
+        ),
+        Life::Overdue { granted } => (
+            format!(
+                "{id}, overdue: its TTL of {} is over, and etcd has not ended it yet",
+                span(granted)
+            ),
+            Style::Bad,
+        ),
+    };
+    let mut line = labelled("lease", "");
+    line.push(Span::new(&text, style));
+    line
+}
+
+fn opened(open: &Opened) -> Vec<Line> {
+    let mut lines = open.holder.as_ref().map(about).unwrap_or_default();
+    lines.push(labelled("token", &open.token.to_string()));
+    lines.push(labelled(
+        "lease",
+        &format!("{:x}, of a TTL of {}", open.lease, span(open.ttl)),
+    ));
+    lines.push(labelled("record", &open.key));
+    lines
+}
+
+/// What a person who was called wants to know first: all of it, said or not.
+fn about(holder: &Holder) -> Vec<Line> {
+    let Holder {
+        user,
+        host,
+        pid,
+        program,
+        started,
+        purpose,
+        ..
+    } = holder;
+    let said = |text: &Option<String>| text.clone().unwrap_or_else(|| UNSAID.to_owned());
+    let arguments = purpose.arguments.iter().flatten();
+    let command: Vec<&str> = [program].into_iter().chain(arguments).map(String::as_str).collect();
+    let command = command.join(" ");
+    let expected = purpose.expect.as_deref().unwrap_or("0");
+    let mut lines = vec![
+        labelled("who", &format!("{user}@{host}, pid {pid}")),
+        labelled("program", &command),
+        labelled("owner", &said(&purpose.owner)),
+        labelled("reason", &said(&purpose.reason)),
+        labelled("trigger", &said(&purpose.trigger)),
+        labelled("system", &said(&purpose.system)),
+        labelled("expected", &format!("exit status {expected}")),
+        labelled("route", &said(&purpose.route)),
+        labelled("started", started),
+    ];
+    if let Some(tries) = purpose.tries {
+        lines.push(labelled("tries", &tries.to_string()));
+    }
+    lines
+}
+
+const QUEUE: &[Column] = &[
+    column("PLACE", true, Yields::Never),
+    column("WHO", false, Yields::To(12)),
+    column("WAITING", true, Yields::Never),
+    column("PROGRAM", false, Yields::To(8)),
+    column("PID", true, Yields::Goes(2)),
+    column("OWNER", false, Yields::Goes(3)),
+    column("TRIGGER", false, Yields::Goes(4)),
+    column("REASON", false, Yields::Goes(5)),
+    column("SINCE", false, Yields::Goes(6)),
+    column("KEY", false, Yields::Goes(7)),
+];
+
+fn queue(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
+    let rows = lock.waiting().iter().enumerate();
+    let rows: Vec<_> = rows.map(|(place, entry)| waiter(place + 1, entry, now)).collect();
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let unread = lock.length - lock.queue.len();
+    let mut lines = section("waiting", table(QUEUE, rows, inner(width)));
+    if unread > 0 {
+        lines.push(labelled("", &format!("and {unread} more behind them")));
+    }
+    lines
+}
+
+fn waiter(place: usize, entry: &Entry, now: SystemTime) -> Vec<Span> {
+    let holder = entry.holder.as_ref();
+    let cell = |text: Option<String>| Span::plain(text.as_deref().unwrap_or(NOTHING));
+    let since = holder.and_then(Holder::started);
+    vec![
+        Span::plain(&place.to_string()),
+        Span::plain(&who(holder)),
+        cell(since.map(|since| age(since, now))),
+        cell(holder.map(|holder| holder.program.clone())),
+        cell(holder.map(|holder| holder.pid.to_string())),
+        cell(holder.and_then(|holder| holder.purpose.owner.clone())),
+        cell(holder.and_then(|holder| holder.purpose.trigger.clone())),
+        cell(holder.and_then(|holder| holder.purpose.reason.clone())),
+        cell(since.map(stamp)),
+        Span::plain(&entry.key),
+    ]
+}
+
+const VANISHED: &[Column] = &[
+    column("WHO", false, Yields::To(12)),
+    column("PROGRAM", false, Yields::To(8)),
+    column("PID", true, Yields::Goes(2)),
+    column("STARTED", true, Yields::Never),
+    column("DELAY", true, Yields::Never),
+    column("OWNER", false, Yields::Goes(3)),
+    column("ROUTE", false, Yields::Goes(4)),
+    column("RECORD", false, Yields::Goes(5)),
+];
+
+fn vanished(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
+    let row = |open: &Opened| {
+        let holder = open.holder.as_ref();
+        let cell = |text: Option<String>| Span::plain(text.as_deref().unwrap_or(NOTHING));
+        vec![
+            Span::plain(&who(holder)),
+            cell(holder.map(|holder| holder.program.clone())),
+            cell(holder.map(|holder| holder.pid.to_string())),
+            cell(holder.and_then(Holder::started).map(|started| age(started, now))),
+            Span::plain(&span(open.handover_delay())),
+            cell(holder.and_then(|holder| holder.purpose.owner.clone())),
+            cell(holder.and_then(|holder| holder.purpose.route.clone())),
+            Span::plain(&open.key),
+        ]
+    };
+    let rows: Vec<_> = lock.vanished().map(row).collect();
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    section(
+        "vanished: no release, and no lease any more; the next to start waits for the delay",
+        table(VANISHED, rows, inner(width)),
+    )
+}
+
+fn runs(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
+    if lock.runs.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = section("last runs", history::lines(&lock.runs, false, now, inner(width)));
+    // Nobody else is there to be asked about.
+    if let (State::Free | State::Frozen, None, Some(run)) = (
+        lock.state(),
+        lock.queue.first(),
+        lock.runs.first().and_then(|ran| ran.run.as_ref()),
+    ) {
+        let (text, style) = result(&lock.runs[0]);
+        lines.push(vec![Span::new("the last of them", Style::Label)]);
+        let mut ended = labelled("result", "");
+        ended.push(Span::new(&text, style));
+        lines.push(ended);
+        lines.extend(about(&run.holder));
+    }
+    lines
+}
+
+const MARKS: &[Column] = &[
+    column("MARK", false, Yields::Never),
+    column("VALUE", false, Yields::To(8)),
+];
+
+fn marks(lock: &Lock, width: Option<usize>) -> Vec<Line> {
+    let marks = lock.marks.as_deref().unwrap_or_default();
+    if marks.is_empty() {
+        return Vec::new();
+    }
+    let row = |mark: &crate::lock::board::Mark| vec![Span::plain(&mark.name), Span::plain(&mark.value)];
+    section("marks", table(MARKS, marks.iter().map(row).collect(), inner(width)))
+}
+
+fn section(title: &str, table: Vec<Line>) -> Vec<Line> {
+    let mut lines = vec![vec![Span::new(title, Style::Strong)]];
+    for mut line in table {
+        line.insert(0, Span::plain("  "));
+        lines.push(line);
+    }
+    lines
+}
+
+/// Within the indent.
+fn inner(width: Option<usize>) -> Option<usize> {
+    width.map(|width| width.saturating_sub(2))
+}

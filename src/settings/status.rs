@@ -1,0 +1,199 @@
+//! The settings of `meshlock status` and `meshlock history`: which locks, from where, and how they are shown.
+
+use super::source::Sources;
+use super::{connection, duration, place, read};
+use crate::cli;
+use crate::lock::keys::Place;
+use crate::outcome::{Failure, FailureKind};
+use crate::report::Looks;
+use crate::settings::Environment;
+use crate::store::Connection;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// What `meshlock status` needs to know.
+pub struct Status {
+    pub connection: Connection,
+    /// The key prefix of everything, with its closing slash.
+    pub prefix: String,
+    /// None: all of them.
+    pub places: Vec<Place>,
+    pub output: Output,
+    /// Ask for the TTLs of however many locks.
+    pub ttl_left: bool,
+    pub looks: Looks,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    Text,
+    Json,
+    Prometheus,
+    Watch,
+    /// Nothing but the exit status where all is well. With a time, a lock may be held for no longer.
+    Check {
+        warn_after: Option<Duration>,
+    },
+}
+
+/// What `meshlock history` needs to know.
+pub struct History {
+    pub connection: Connection,
+    pub prefix: String,
+    /// `None`: all locks.
+    pub place: Option<Place>,
+    pub failed: bool,
+    pub count: usize,
+    pub json: bool,
+    pub looks: Looks,
+}
+
+const DEFAULT_COUNT: u32 = 20;
+/// Runs that are held in memory.
+const COUNT_LIMIT: u32 = 100_000;
+
+/// The settings of `meshlock status`.
+///
+/// # Errors
+/// As [`super::run`].
+pub fn status(typed: &cli::Status, environment: &Environment) -> Result<Status, Failure> {
+    let sources = Sources(environment);
+    let prefix = place::prefix(&typed.place, &sources)?;
+    let warn_after = read(
+        &sources,
+        "warn-after",
+        typed.showing.warn_after.as_deref(),
+        duration::parse,
+    )?;
+    let output = match typed.showing {
+        cli::Showing { json: true, .. } => Output::Json,
+        cli::Showing { prometheus: true, .. } => Output::Prometheus,
+        cli::Showing { watch: true, .. } => Output::Watch,
+        cli::Showing { check: true, .. } => Output::Check { warn_after },
+        _ => Output::Text,
+    };
+    Ok(Status {
+        connection: connection::resolve(&typed.connection, &sources)?,
+        places: places(&prefix, &typed.names, &typed.place, &sources)?,
+        prefix,
+        output,
+        ttl_left: typed.showing.ttl_left,
+        looks: looks(environment),
+    })
+}
+
+/// The settings of `meshlock history`.
+///
+/// # Errors
+/// As [`super::run`].
+pub fn history(typed: &cli::History, environment: &Environment) -> Result<History, Failure> {
+    let sources = Sources(environment);
+    let prefix = place::prefix(&typed.place, &sources)?;
+    let names: Vec<OsString> = typed.name.iter().cloned().collect();
+    let count = |text: &str| super::whole_number(text, COUNT_LIMIT);
+    let count = read(&sources, "number", typed.number.as_deref(), count)?.unwrap_or(DEFAULT_COUNT);
+    Ok(History {
+        connection: connection::resolve(&typed.connection, &sources)?,
+        place: places(&prefix, &names, &typed.place, &sources)?.pop(),
+        prefix,
+        failed: typed.failed,
+        count: usize::try_from(count).unwrap_or(usize::MAX),
+        json: typed.json,
+        looks: looks(environment),
+    })
+}
+
+/// The named ones; `--lock-key` alone is called by its key.
+fn places(prefix: &str, names: &[OsString], typed: &cli::Place, sources: &Sources) -> Result<Vec<Place>, Failure> {
+    let shared = sources.find("lock-key", typed.lock_key.as_deref());
+    match (shared, names) {
+        (Some(shared), []) => shared
+            .read(|key| Place::verbatim(prefix, key, key).map_err(|why| format!("cannot be a lock's key: {why}")))
+            .map(|place| vec![place]),
+        (Some(shared), [_, _, ..]) => Err(Failure::new(
+            FailureKind::Usage,
+            format!("{} is one lock, and several names are given", shared.source),
+        )),
+        (_, names) => names
+            .iter()
+            .map(|name| place::named(prefix, name, typed, sources))
+            .collect(),
+    }
+}
+
+/// As <https://no-color.org> has it.
+fn looks(environment: &Environment) -> Looks {
+    let dumb = environment.get("TERM").is_none_or(|term| term == "dumb");
+    Looks {
+        colour: !dumb && environment.get("NO_COLOR").is_none(),
+        cursor: !dumb,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser as _;
+
+    fn with(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Status, Failure> {
+        let words = [&["meshlock", "status"], arguments].concat();
+        match Cli::try_parse_from(words)
+            .unwrap_or_else(|error| panic!("{error}"))
+            .command
+        {
+            Command::Status(typed) => status(&typed, &variables.iter().copied().collect()),
+            _ => panic!("another command"),
+        }
+    }
+
+    fn named(arguments: &[&str], variables: &[(&str, &str)]) -> Vec<(String, String)> {
+        let settings = with(arguments, variables).unwrap_or_else(|failure| panic!("{}", failure.why));
+        let place = |place: &Place| (place.name.clone(), place.queue().to_owned());
+        settings.places.iter().map(place).collect()
+    }
+
+    #[test]
+    fn the_locks_are_those_named_or_the_one_at_the_key_or_all() {
+        let pair = |name: &str, queue: &str| (name.to_owned(), queue.to_owned());
+        let key = ("MESHLOCK_LOCK_KEY", "jobs/x");
+        assert_eq!(named(&[], &[]), []);
+        assert_eq!(
+            named(&["b", "a/c", "--prefix=p"], &[]),
+            [pair("b", "p/lock/b/"), pair("a/c", "p/lock/a%2Fc/")]
+        );
+        assert_eq!(named(&[], &[key]), [pair("jobs/x", "jobs/x/")]);
+        assert_eq!(named(&["x"], &[key]), [pair("x", "jobs/x/")]);
+        let refused = with(&["x", "y"], &[key]).err().expect("a failure");
+        assert_eq!(
+            (refused.kind, refused.why.as_str()),
+            (
+                FailureKind::Usage,
+                "MESHLOCK_LOCK_KEY is one lock, and several names are given"
+            )
+        );
+    }
+
+    #[test]
+    fn colours_and_the_cursor_need_a_terminal_that_has_them() {
+        let term = ("TERM", "xterm");
+        for (variables, colour, cursor) in [
+            (&[][..], false, false),
+            (&[term], true, true),
+            (&[("TERM", "dumb")], false, false),
+            (&[term, ("NO_COLOR", "1")], false, true),
+            (&[term, ("NO_COLOR", "")], true, true),
+        ] {
+            let looks = with(&[], variables).map(|settings| settings.looks).ok();
+            assert_eq!(looks, Some(Looks { colour, cursor }), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_to_warn_after_is_a_duration() {
+        let check = |span| with(&["--check", "--warn-after", span], &[]).map(|settings| settings.output);
+        let warn_after = Some(Duration::from_secs(7200));
+        assert_eq!(check("2h").ok(), Some(Output::Check { warn_after }));
+        assert_eq!(check("2x").err().map(|failure| failure.kind), Some(FailureKind::Usage));
+    }
+}

@@ -1,0 +1,250 @@
+//! Many keys, read in pieces that a message can hold: etcd-client takes none of more than 4 MiB, and anybody
+//! with the right may have put keys and values of any size in our way. Linearizable; writes nothing. Knows
+//! nothing of what the keys mean.
+
+use super::etcd::Etcd;
+use super::wire::{self, cluster};
+use super::{Answer, Fault, Item, Op, Read, Txn, fault};
+use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Keys in one answer. Servers before 3.5 go through all that is left of a range for each page of it, so these are
+/// large; where keys are so long that they do not fit, smaller ones are asked for.
+const PAGE: u32 = 16_000;
+/// The same with values.
+const PAGE_OF_VALUES: u32 = 2000;
+/// Values in one answer; etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
+const VALUES: usize = 100;
+/// Answers that may be under way at once: so many messages are held in memory at most.
+const AT_A_TIME: usize = 8;
+
+/// How tonic refuses a message that is over its limit; it has no code of its own.
+const TOO_LARGE: &str = "message length too large";
+
+/// How long a lease still lives, by the word of the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Rounded down to seconds. `None`: it has run out, or is not known.
+    pub left: Option<Duration>,
+    /// `None`: the lease is not known.
+    pub granted: Option<Duration>,
+}
+
+/// The keys of a prefix in their order, at one revision: that of the first page unless another is given.
+pub struct Keys {
+    etcd: Etcd,
+    next: Option<Vec<u8>>,
+    end: Vec<u8>,
+    limit: u32,
+    values: bool,
+    buffer: VecDeque<Item>,
+    pub revision: Option<i64>,
+    pub cluster: u64,
+}
+
+struct Page {
+    cluster: u64,
+    revision: i64,
+    items: Vec<Item>,
+    next: Option<Vec<u8>>,
+}
+
+impl Keys {
+    /// All keys that begin with `prefix`; without `values` these are empty.
+    pub fn new(etcd: &Etcd, prefix: &str, values: bool, revision: Option<i64>) -> Self {
+        let mut end = prefix.as_bytes().to_vec();
+        if let Some(last) = end.last_mut() {
+            *last += 1; // of UTF-8, where no byte is the highest
+        }
+        Self {
+            etcd: etcd.clone(),
+            next: Some(prefix.as_bytes().to_vec()),
+            end,
+            limit: if values { PAGE_OF_VALUES } else { PAGE },
+            values,
+            buffer: VecDeque::new(),
+            revision,
+            cluster: 0,
+        }
+    }
+
+    pub async fn next(&mut self) -> Result<Option<Item>, Fault> {
+        self.fill().await?;
+        Ok(self.buffer.pop_front())
+    }
+
+    /// The next one, which stays the next one.
+    pub async fn peek(&mut self) -> Result<Option<&Item>, Fault> {
+        self.fill().await?;
+        Ok(self.buffer.front())
+    }
+
+    async fn fill(&mut self) -> Result<(), Fault> {
+        while self.buffer.is_empty()
+            && let Some(first) = self.next.take()
+        {
+            let page = self.page(&first).await?;
+            self.revision.get_or_insert(page.revision);
+            self.cluster = page.cluster;
+            self.next = page.next;
+            self.buffer = page.items.into();
+        }
+        Ok(())
+    }
+
+    async fn page(&mut self, first: &[u8]) -> Result<Page, Fault> {
+        loop {
+            // A value that no message can hold is not one of ours: its key alone is told.
+            let values = self.values && self.limit > 0;
+            let options = GetOptions::new()
+                .with_range(self.end.clone())
+                .with_limit(self.limit.max(1).into());
+            let options = if values { options } else { options.with_keys_only() };
+            let options = match self.revision {
+                Some(revision) => options.with_revision(revision),
+                None => options,
+            };
+            match self.etcd.range(first, options).await? {
+                Some(page) => {
+                    // Large ones are rare: what comes after one is asked for in larger pieces again, by and by.
+                    let most = if self.values { PAGE_OF_VALUES } else { PAGE };
+                    self.limit = (self.limit + self.limit / 4 + 1).min(most);
+                    return Ok(page);
+                }
+                None if self.limit == 0 => {
+                    return Err(Fault::Internal {
+                        why: "a key alone is larger than a message may be".to_owned(),
+                    });
+                }
+                None => self.limit /= 2,
+            }
+        }
+    }
+}
+
+impl Etcd {
+    /// The reads at one revision. `None`: the answer is larger than a message may be.
+    pub async fn read(&self, reads: Vec<Read>) -> Result<Option<Answer>, Fault> {
+        let txn = wire::txn(Txn {
+            then: reads.into_iter().map(Op::Read).collect(),
+            ..Txn::default()
+        });
+        Box::pin(self.each(&|client| {
+            let txn = txn.clone();
+            async move { fits(wire::commit(client, txn).await) }
+        }))
+        .await
+    }
+
+    /// The values of the keys as they were at the revision, in their order; empty for what is not there, and for
+    /// what no message can hold.
+    pub async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<Vec<u8>>, Fault> {
+        let mut batches = keys.chunks(VALUES).map(<[String]>::to_vec).enumerate();
+        let mut under_way = JoinSet::new();
+        let mut done = BTreeMap::new();
+        loop {
+            while under_way.len() < AT_A_TIME
+                && let Some((number, batch)) = batches.next()
+            {
+                let etcd = self.clone();
+                under_way.spawn(async move { (number, etcd.batch(&batch, revision).await) });
+            }
+            match under_way.join_next().await {
+                None => return Ok(done.into_values().flatten().collect()),
+                Some(Ok((number, values))) => done.insert(number, values?),
+                Some(Err(error)) => return Err(Fault::Internal { why: error.to_string() }),
+            };
+        }
+    }
+
+    async fn batch(&self, keys: &[String], revision: i64) -> Result<Vec<Vec<u8>>, Fault> {
+        let mut values = Vec::with_capacity(keys.len());
+        let mut rest = keys;
+        let mut size = keys.len();
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(size.min(rest.len()));
+            match self.some_values(now, revision).await? {
+                Some(some) => {
+                    values.extend(some);
+                    rest = later;
+                    size *= 2;
+                }
+                None if now.len() == 1 => {
+                    values.push(Vec::new());
+                    rest = later;
+                }
+                None => size = now.len() / 2,
+            }
+        }
+        Ok(values)
+    }
+
+    async fn some_values(&self, keys: &[String], revision: i64) -> Result<Option<Vec<Vec<u8>>>, Fault> {
+        let get = |key: &String| TxnOp::get(key.clone(), Some(GetOptions::new().with_revision(revision)));
+        let txn = etcd_client::Txn::new().and_then(keys.iter().map(get).collect::<Vec<_>>());
+        Box::pin(self.each(&|mut client: Client| {
+            let txn = txn.clone();
+            async move { fits(client.txn(txn).await.map(|answer| values(&answer))) }
+        }))
+        .await
+    }
+
+    async fn range(&self, first: &[u8], options: GetOptions) -> Result<Option<Page>, Fault> {
+        Box::pin(self.each(&|mut client: Client| {
+            let options = options.clone();
+            async move { fits(client.get(first, Some(options)).await.map(page)) }
+        }))
+        .await
+    }
+
+    /// What is left of the lease. Asked without its keys, for which newer servers want the right to read them.
+    pub async fn lease_left(&self, lease: i64) -> Result<Left, Fault> {
+        Box::pin(self.each(&|mut client: Client| async move {
+            let answer = client.lease_time_to_live(lease, None).await?;
+            let seconds = |ttl: i64| u64::try_from(ttl).ok().filter(|ttl| *ttl > 0).map(Duration::from_secs);
+            let left = Left {
+                left: seconds(answer.ttl()),
+                granted: seconds(answer.granted_ttl()),
+            };
+            Ok((cluster(answer.header()), left))
+        }))
+        .await
+    }
+}
+
+fn page(mut found: GetResponse) -> (Option<u64>, Page) {
+    let header = found.take_header();
+    let more = found.more();
+    let items = found.take_kvs();
+    let next = items.last().filter(|_| more).map(|last| [last.key(), &[0]].concat());
+    let page = Page {
+        cluster: header.as_ref().map_or(0, ResponseHeader::cluster_id),
+        revision: header.as_ref().map_or(0, ResponseHeader::revision),
+        items: items.into_iter().map(wire::item).collect(),
+        next,
+    };
+    (cluster(header.as_ref()), page)
+}
+
+fn values(answer: &TxnResponse) -> (Option<u64>, Vec<Vec<u8>>) {
+    let value = |done| match done {
+        TxnOpResponse::Get(mut found) => found.take_kvs().pop().map(|item| item.into_key_value().1),
+        TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
+    };
+    let values = answer
+        .op_responses()
+        .into_iter()
+        .map(|done| value(done).unwrap_or_default());
+    (cluster(answer.header()), values.collect())
+}
+
+/// An answer over the limit is no error of the endpoint's: it will be the same at the next one.
+fn fits<T>(answer: Result<(Option<u64>, T), etcd_client::Error>) -> wire::Answered<Option<T>> {
+    match answer {
+        Ok((cluster, answer)) => Ok((cluster, Some(answer))),
+        Err(error) if fault::status_says(&error, TOO_LARGE) => Ok((None, None)),
+        Err(error) => Err(error),
+    }
+}
