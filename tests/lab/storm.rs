@@ -213,7 +213,8 @@ fn calm_down(network: &Network) {
     for name in ["alpha", "beta"] {
         let endpoints = network.endpoints(0).join(",");
         Meshlock::run_at(endpoints, name)
-            .args(["-q"])
+            // It says who is in the way, if somebody is.
+            .args(["--wait", "45"])
             .finish()
             .any_stderr()
             .success();
