@@ -477,3 +477,24 @@ fn a_change_of_place_is_told_only_where_it_is_shown() {
         assert_eq!(found, told, "{shows_place}");
     }
 }
+
+#[test]
+fn a_renewal_that_comes_through_ends_the_waking() {
+    let mut keeper = Keeper::queued(alone());
+    // The guardian was stopped meanwhile, and has claimed in its last moment.
+    keeper.after(2500);
+    let claimed = keeper.hears(FromGuardian::Claimed);
+    assert!(claimed.contains(&Action::Wake), "{claimed:?}");
+    let renewal = Renewal::Accepted {
+        sent: keeper.now,
+        ttl: rules(Checks::ALL).ttl,
+    };
+    let sent = keeper.now;
+    keeper.on(Event::Renewal {
+        lease: LEASE,
+        sent,
+        result: Ok(renewal),
+    });
+    let later = keeper.after(500);
+    assert!(!later.contains(&Action::Wake), "{later:?}");
+}

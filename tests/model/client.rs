@@ -119,6 +119,8 @@ impl Watch {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
     pub(crate) number: i64,
+    /// How far its clock has leapt ahead; one that counts the time asleep never leaps back.
+    pub(crate) leapt: Ms,
     pub(crate) keeper: Life,
     pub(crate) guardian: Life,
     keeper_state: keeper::State,
@@ -127,6 +129,9 @@ pub(crate) struct Client {
     deadline: Moment,
     offer: Option<i64>,
     claimed: bool,
+    /// Its timers, as it set them when it last ran: a renewal that comes later does not move them.
+    alarm: Option<Moment>,
+    vigil: Option<Moment>,
     to_keeper: Vec<FromGuardian>,
     to_guardian: Vec<FromKeeper>,
     link_closed_told: bool,
@@ -163,6 +168,7 @@ impl Client {
     pub(crate) fn new(number: i64, setting: &Setting) -> Self {
         Self {
             number,
+            leapt: 0,
             keeper: Life::Away,
             guardian: Life::Away,
             keeper_state: keeper::State::new(setting.rules),
@@ -170,6 +176,8 @@ impl Client {
             deadline: Moment::NEVER_BEGUN,
             offer: None,
             claimed: false,
+            alarm: None,
+            vigil: None,
             to_keeper: Vec::new(),
             to_guardian: Vec::new(),
             link_closed_told: false,
@@ -192,6 +200,18 @@ impl Client {
             started: None,
             wrong: None,
         }
+    }
+
+    /// What its clock shows.
+    pub(crate) fn clock(&self, setting: &Setting, now: Ms) -> Moment {
+        began() + Duration::from_micros((now + self.leapt) * setting.rate)
+    }
+
+    /// The first true millisecond at which its clock shows that, or more.
+    pub(crate) fn when(&self, setting: &Setting, moment: Moment) -> Ms {
+        let micros = moment.since(began()).as_nanos().div_ceil(1000);
+        let now = u64::try_from(micros.div_ceil(u128::from(setting.rate))).unwrap_or(Ms::MAX);
+        now.saturating_sub(self.leapt)
     }
 
     pub(crate) fn over(&self) -> bool {
@@ -240,17 +260,6 @@ pub(crate) fn silence() -> Fault {
 }
 
 impl Setting {
-    /// What its clock shows.
-    pub(crate) fn clock(&self, now: Ms) -> Moment {
-        began() + Duration::from_micros(now * self.rate)
-    }
-
-    /// The first true millisecond at which its clock shows that, or more.
-    pub(crate) fn when(&self, moment: Moment) -> Ms {
-        let micros = moment.since(began()).as_nanos().div_ceil(1000);
-        u64::try_from(micros.div_ceil(u128::from(self.rate))).unwrap_or(Ms::MAX)
-    }
-
     fn keeper_policy(&self) -> keeper::Policy {
         keeper::Policy {
             name: String::new(),

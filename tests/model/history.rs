@@ -41,6 +41,8 @@ pub(crate) enum Fate {
     /// Its lease is revoked, its entry deleted.
     Revoke,
     Delete,
+    /// Its clock leaps ahead, by half a lease.
+    Leap,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,7 +120,7 @@ impl Scene {
         };
         for (client, setting) in state.clients.iter_mut().zip(&self.clients) {
             if setting.first {
-                client.come(setting, setting.clock(0));
+                client.come(setting, client.clock(setting, 0));
             }
         }
         state
@@ -166,8 +168,8 @@ impl Scene {
 
     fn local(&self, state: &State, index: usize, actions: &mut Vec<Action>) {
         let (client, setting) = (&state.clients[index], &self.clients[index]);
-        let now = setting.clock(state.now);
-        if client.guardian_due(setting, now) {
+        let now = client.clock(setting, state.now);
+        if client.guardian_due(now) {
             actions.push(Action::Client(index, Act::Guardian));
         }
         if client.keeper_due(setting, now) {
@@ -313,7 +315,7 @@ impl Scene {
                     matches!(client.guardian, Life::Runs | Life::Stopped)
                         && (keeper_up || client.keeper == Life::Dead && !client.guarded())
                 }
-                Fate::StopGuardian => guardian_up,
+                Fate::StopGuardian | Fate::Leap => guardian_up,
                 Fate::FreezeGuardian => guardian_up && keeper_up,
                 Fate::KillKeeper => matches!(client.keeper, Life::Runs | Life::Stopped) && !guardian_hard_down,
                 Fate::StopKeeper => keeper_up && !guardian_hard_down,
@@ -360,14 +362,14 @@ impl Scene {
         for (client, setting) in state.clients.iter().zip(&self.clients) {
             let mut moments = Vec::new();
             match client.guardian {
-                Life::Runs => moments.extend(client.guardian_alarm(setting)),
-                Life::Stopped => moments.extend(client.vigil(setting)),
+                Life::Runs => moments.extend(client.guardian_alarm()),
+                Life::Stopped => moments.extend(client.vigil()),
                 Life::Away | Life::Frozen | Life::Dead => {}
             }
             if client.keeper == Life::Runs {
                 moments.extend(client.keeper_alarm(setting));
             }
-            due.extend(moments.into_iter().map(|moment| setting.when(moment)));
+            due.extend(moments.into_iter().map(|moment| client.when(setting, moment)));
         }
         due.into_iter()
             .filter(|due| *due > state.now && *due < Ms::MAX / 2)

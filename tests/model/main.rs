@@ -271,6 +271,11 @@ fn a_slow_clock_before_a_foreign_waiter_breaks_nothing() {
 }
 
 #[test]
+fn a_clock_that_leaps_breaks_nothing() {
+    holds("leap", two(ALL, &[Fate::Leap]));
+}
+
+#[test]
 fn a_deposed_leader_breaks_nothing() {
     holds("deposed", deposed(ALL));
 }

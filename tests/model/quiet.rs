@@ -117,7 +117,7 @@ impl Scene {
                 renewal.slow = false;
             }
             if client.guardian == Life::Away {
-                client.come(setting, setting.clock(now));
+                client.come(setting, client.clock(setting, now));
             }
         }
     }

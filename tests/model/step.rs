@@ -39,8 +39,8 @@ impl Scene {
         state.now = next.min((state.now / 1000 + 1) * 1000);
         state.etcd.expire(state.now);
         for (client, setting) in state.clients.iter_mut().zip(&self.clients) {
-            let now = setting.clock(state.now);
-            if client.guardian == Life::Stopped && client.vigil(setting).is_some_and(|vigil| vigil <= now) {
+            let now = client.clock(setting, state.now);
+            if client.guardian == Life::Stopped && client.vigil().is_some_and(|vigil| vigil <= now) {
                 client.guardian = Life::Runs;
             }
         }
@@ -48,9 +48,9 @@ impl Scene {
 
     fn act(&self, state: &mut State, index: usize, act: Act) {
         let setting = &self.clients[index];
-        let now = setting.clock(state.now);
         let State { etcd, clients, .. } = state;
         let client = &mut clients[index];
+        let now = client.clock(setting, state.now);
         match act {
             Act::Come => client.come(setting, now),
             Act::Guardian => client.guardian_runs(setting, now),
@@ -164,6 +164,7 @@ impl Scene {
                 client.cut = true;
                 client.with_deposed = true;
             }
+            Fate::Leap => client.leapt += 2000,
             Fate::Revoke => etcd.revoke(client.lease),
             Fate::Delete => etcd.delete(&setting.protocol.place.entry(client.lease)),
         }

@@ -20,6 +20,10 @@ impl Step<'_> {
         let deadline = counted_from + ttl - self.state.rules.margin;
         // An answer that was overtaken by a later renewal's must not pull the deadline back.
         self.state.deadline = self.state.deadline.max(deadline);
+        // What it was to be woken for is not due any more.
+        if self.state.phase == Phase::Held && self.now < self.state.stop_point() {
+            self.state.next_wake = None;
+        }
         self.act(Action::Deadline(self.state.deadline));
     }
 

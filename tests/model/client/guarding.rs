@@ -8,26 +8,31 @@ use meshlock::rules::Stragglers;
 use meshlock::supervise::guardian::{self, Reading};
 
 impl Client {
-    pub(crate) fn guardian_due(&self, setting: &Setting, now: Moment) -> bool {
+    pub(crate) fn guardian_due(&self, now: Moment) -> bool {
         self.guardian == Life::Runs
             && (!self.to_guardian.is_empty()
                 || (self.keeper == Life::Dead && !self.keeper_gone_told)
                 || (self.command_over() && !self.reaped)
                 || (self.sweep != Sweep::No && self.tree == Tree::Dead)
-                || self.guardian_alarm(setting).is_some_and(|alarm| alarm <= now))
+                || self.alarm.is_some_and(|alarm| alarm <= now))
     }
 
-    pub(crate) fn guardian_alarm(&self, setting: &Setting) -> Option<Moment> {
-        self.guardian_state
-            .wake_at(&setting.rules, self.deadline)
-            .filter(|_| setting.rules.checks.own_timer)
+    pub(crate) const fn guardian_alarm(&self) -> Option<Moment> {
+        self.alarm
     }
 
     /// From when on its own timer wakes it.
-    pub(crate) fn vigil(&self, setting: &Setting) -> Option<Moment> {
-        self.guardian_state
-            .vigil_from(&setting.rules, self.deadline)
-            .filter(|_| setting.rules.checks.own_timer)
+    pub(crate) const fn vigil(&self) -> Option<Moment> {
+        self.vigil
+    }
+
+    fn set_timers(&mut self, setting: &Setting) {
+        let own = |at: &Moment| setting.rules.checks.own_timer && *at > Moment::NEVER_BEGUN;
+        let (state, rules) = (&self.guardian_state, &setting.rules);
+        self.alarm = state.wake_at(rules, self.deadline).filter(own);
+        self.vigil = state
+            .vigil_from(rules, self.deadline)
+            .filter(|_| rules.checks.own_timer);
     }
 
     pub(crate) fn guardian_runs(&mut self, setting: &Setting, now: Moment) {
@@ -62,6 +67,7 @@ impl Client {
                 return self.guardian_ends();
             }
         }
+        self.set_timers(setting);
     }
 
     fn guardian_steps(&mut self, setting: &Setting, now: Moment, event: guardian::Event) {
