@@ -157,6 +157,19 @@ const CRASHES: &[Fate] = &[
 ];
 const SILENCE: &[Fate] = &[Fate::Cut, Fate::SlowCall, Fate::SlowRenewal];
 const EARLY: &[Fate] = &[Fate::Revoke, Fate::Delete];
+/// All but an early end, which together with another fault is more than is promised.
+const ANYTHING: &[Fate] = &[
+    Fate::KillGuardian,
+    Fate::StopGuardian,
+    Fate::FreezeGuardian,
+    Fate::KillKeeper,
+    Fate::StopKeeper,
+    Fate::Cut,
+    Fate::SlowCall,
+    Fate::SlowRenewal,
+    Fate::Depose,
+    Fate::Leap,
+];
 
 fn first(checks: Checks) -> Setting {
     Setting {
@@ -219,7 +232,7 @@ fn three(checks: Checks) -> Scene {
     Scene {
         clients: vec![first(checks), impatient, client(checks)],
         budget: 0,
-        ..two(checks, &[])
+        ..two(checks, CRASHES)
     }
 }
 
@@ -252,6 +265,15 @@ fn silence_and_late_messages_break_nothing() {
         ..two(ALL, SILENCE)
     };
     holds("silence", scene);
+}
+
+#[test]
+fn nothing_of_all_that_breaks_anything() {
+    let scene = Scene {
+        horizon: 1000,
+        ..two(ALL, ANYTHING)
+    };
+    holds("anything", scene);
 }
 
 #[test]
