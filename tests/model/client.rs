@@ -214,6 +214,11 @@ impl Client {
         now.saturating_sub(self.leapt)
     }
 
+    /// The hold that was last offered.
+    pub(crate) const fn claimed(&self) -> bool {
+        self.claimed
+    }
+
     pub(crate) fn over(&self) -> bool {
         let ended = |life| matches!(life, Life::Away | Life::Dead);
         ended(self.guardian) && ended(self.keeper)

@@ -2,7 +2,7 @@
 //! hands the lock on until nobody wants it and nothing holds it. Decides nothing; walks on from a state along
 //! one history, and never twice from the same state.
 
-use crate::client::{Client, Life, Tree};
+use crate::client::{Client, Life};
 use crate::etcd::Ms;
 use crate::history::{Act, Action, Foreign, Scene, State};
 use crate::step::heal;
@@ -38,7 +38,7 @@ fn fingerprint(state: &State) -> u64 {
 
 impl Scene {
     /// Whether the lock is handed on from here: once with everything that was stopped going on, and once
-    /// with it stopped for ever: a stopped guardian that had started its command may keep the lock, nobody else.
+    /// with it stopped for ever: a stopped guardian that had claimed the lock may keep it, nobody else.
     pub(crate) fn hands_on(&self, state: &State) -> bool {
         let halted = state
             .clients
@@ -132,9 +132,9 @@ impl Scene {
         actions.iter().find(|action| !last(action)).or(actions.first()).copied()
     }
 
-    /// Nobody wants the lock and nobody has it, unless one that was stopped had started its command.
+    /// Nobody wants the lock and nobody has it, unless one that was stopped had claimed it.
     fn all_is_well(&self, state: &State) -> bool {
-        let keeps = |client: &Client| halted(client.guardian) && client.tree != Tree::None;
+        let keeps = |client: &Client| halted(client.guardian) && client.claimed();
         if state.clients.iter().any(keeps) {
             return true;
         }
