@@ -260,11 +260,15 @@ pub fn refusal(error: &clap::Error) -> Failure {
     let rendered = error.render().to_string();
     let first = rendered.split("\n\n").next().unwrap_or_default();
     let words: Vec<_> = first.trim_start_matches("error: ").split_whitespace().collect();
-    // A wrong value comes without a usage, and only the subcommand's options have values.
-    let help = if rendered.contains("Usage: meshlock <COMMAND>") {
-        "meshlock --help"
+    // A wrong value comes without a usage; only options of run have values that clap itself knows.
+    let usage = rendered
+        .split_once("Usage: ")
+        .map_or("meshlock run", |(_, usage)| usage);
+    let subcommand = usage.split_whitespace().nth(1).unwrap_or_default();
+    let help = if subcommand.starts_with(|first: char| first.is_ascii_lowercase()) {
+        format!("meshlock {subcommand} --help")
     } else {
-        "meshlock run --help"
+        "meshlock --help".to_owned()
     };
     Failure::new(FailureKind::Usage, format!("{}; see {help}", words.join(" ")))
 }

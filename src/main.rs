@@ -22,9 +22,7 @@ fn main() {
         sys::exit_now(INTERNAL);
     }));
     end(match Cli::try_parse() {
-        Ok(Cli {
-            command: Command::Run(typed),
-        }) => run(typed),
+        Ok(Cli { command }) => obey(command),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             report::help(&error);
             Exit::Status(0)
@@ -33,14 +31,15 @@ fn main() {
     });
 }
 
-fn run(typed: cli::Run) -> Exit {
-    match settings::run(typed, &Environment::inherited()) {
-        Ok(settings) => {
+fn obey(command: Command) -> Exit {
+    let environment = Environment::inherited();
+    let exit = match command {
+        Command::Run(typed) => settings::run(typed, &environment).map(|settings| {
             let conflict_status = settings.conflict_status;
             commands::run::run(settings).exit(conflict_status)
-        }
-        Err(failure) => failed(failure),
-    }
+        }),
+    };
+    exit.unwrap_or_else(failed)
 }
 
 fn failed(failure: Failure) -> Exit {

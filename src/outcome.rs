@@ -61,6 +61,7 @@ pub struct Row {
     pub meaning: &'static str,
 }
 
+pub const CHECK: u8 = 1;
 pub const USAGE: u8 = 64;
 pub const UNAVAILABLE: u8 = 69;
 pub const INTERNAL: u8 = 70;
@@ -85,6 +86,11 @@ pub const EXIT_STATUSES: &[Row] = &[
         status: "128+n",
         name: "signal",
         meaning: "the command died of signal n, or meshlock did while waiting; meshlock then dies of it too (as PID 1 it exits with 128+n)",
+    },
+    Row {
+        status: "1",
+        name: "check",
+        meaning: "what was to be checked is not well: a lock held for longer than status --warn-after",
     },
     Row {
         status: "64",
@@ -271,6 +277,7 @@ mod tests {
     #[test]
     fn every_number_has_a_row_and_every_row_its_number() {
         let numbers = [
+            CHECK,
             USAGE,
             UNAVAILABLE,
             INTERNAL,

@@ -16,14 +16,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
-const PAGES: [&str; 2] = ["man/meshlock.1", "man/meshlock-run.1"];
+/// meshlock's own page and one for each subcommand.
+fn pages() -> Vec<(String, Command)> {
+    let cli = built();
+    let own = ("man/meshlock.1".to_owned(), cli.clone());
+    let of = |sub: &Command| (format!("man/meshlock-{}.1", sub.get_name()), sub.clone());
+    [own].into_iter().chain(cli.get_subcommands().map(of)).collect()
+}
 
 #[test]
 fn the_man_pages_are_those_of_the_command_line() {
-    let cli = built();
-    let run = cli.find_subcommand("run").expect("the subcommand").clone();
-    hold(PAGES[0], &page(&cli, &read("man/meshlock.1.in")));
-    hold(PAGES[1], &page(&run, &read("man/meshlock-run.1.in")));
+    for (path, command) in pages() {
+        hold(&path, &page(&command, &read(&format!("{path}.in"))));
+    }
 }
 
 #[test]
@@ -61,16 +66,16 @@ fn the_readme_has_the_tables_of_the_code() {
 #[test]
 fn programs_that_read_them_find_nothing_wrong() {
     let lint = &["-Tlint", "-Wwarning"][..];
-    for (program, flags, path) in [
-        ("bash", &["-n"][..], "completions/meshlock.bash"),
-        ("zsh", &["-n"], "completions/_meshlock"),
-        ("fish", &["-n"], "completions/meshlock.fish"),
-        ("mandoc", lint, PAGES[0]),
-        ("mandoc", lint, PAGES[1]),
-    ] {
+    let scripts = [
+        ("bash", &["-n"][..], "completions/meshlock.bash".to_owned()),
+        ("zsh", &["-n"], "completions/_meshlock".to_owned()),
+        ("fish", &["-n"], "completions/meshlock.fish".to_owned()),
+    ];
+    let pages = pages().into_iter().map(|(path, _)| ("mandoc", lint, path));
+    for (program, flags, path) in scripts.into_iter().chain(pages) {
         match process::Command::new(program)
             .args(flags)
-            .arg(root().join(path))
+            .arg(root().join(&path))
             .output()
         {
             Ok(output) => {
@@ -84,20 +89,21 @@ fn programs_that_read_them_find_nothing_wrong() {
 
 #[test]
 fn every_variable_in_the_manual_is_one_that_the_code_knows() {
-    let page = read("man/meshlock-run.1.in");
-    let cli = built();
-    let flags: Vec<_> = options_of(cli.find_subcommand("run").expect("the subcommand"))
-        .filter_map(|option| option.get_long())
-        .map(|flag| flag.replace('-', "_").to_ascii_uppercase())
-        .collect();
-    for word in page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-        let Some(name) = word.strip_prefix("MESHLOCK_").filter(|name| !name.is_empty()) else {
-            continue;
-        };
-        let known = flags.iter().any(|flag| flag == name)
-            || name.starts_with("HELD_")
-            || ["PASSWORD", "SOME_OPTION"].contains(&name);
-        assert!(known, "{word}");
+    for (path, command) in pages() {
+        let page = read(&format!("{path}.in"));
+        let flags: Vec<_> = options_of(&command)
+            .filter_map(|option| option.get_long())
+            .map(|flag| flag.replace('-', "_").to_ascii_uppercase())
+            .collect();
+        for word in page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            let Some(name) = word.strip_prefix("MESHLOCK_").filter(|name| !name.is_empty()) else {
+                continue;
+            };
+            let known = flags.iter().any(|flag| flag == name)
+                || name.starts_with("HELD_")
+                || ["PASSWORD", "SOME_OPTION"].contains(&name);
+            assert!(known, "{path}: {word}");
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! One file per subcommand, each a plain sequence; and the keeper's loop, which alone knows both the lock
 //! and the processes under it.
 
+mod asking;
 pub mod keep;
 pub mod run;

@@ -3,6 +3,7 @@
 
 mod connection;
 mod duration;
+mod place;
 mod source;
 
 pub use self::source::Environment;
@@ -11,7 +12,7 @@ use crate::store::Connection;
 
 use self::source::{Found, Layer, Sources};
 use crate::cli;
-use crate::lock::keys::{BadName, Place};
+use crate::lock::keys::Place;
 use crate::lock::record::{FORMAT, Holder, Purpose};
 use crate::outcome::{CONTENDED, Failure, FailureKind};
 use crate::report::Target;
@@ -54,7 +55,6 @@ pub struct Run {
     pub verbosity: Verbosity,
 }
 
-const DEFAULT_PREFIX: &str = "meshlock/";
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 const DEFAULT_KEEP: u32 = 20;
@@ -82,7 +82,8 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         typed.waiting.conflict_exit_code.as_deref(),
         status,
     )?;
-    let (place, prefix) = place(&typed, &sources)?;
+    let prefix = place::prefix(&typed.place, &sources)?;
+    let place = place::named(&prefix, &typed.name, &typed.place, &sources)?;
     let asked = asked(&typed.holding, &sources)?;
     let connection = connection::resolve(&typed.connection, &sources)?;
     let purpose = Purpose {
@@ -134,37 +135,6 @@ fn read<T>(
 ) -> Result<Option<T>, Failure> {
     sources.find(flag, typed).map(|found| found.read(parse)).transpose()
 }
-
-fn place(typed: &cli::Run, sources: &Sources) -> Result<(Place, String), Failure> {
-    let prefix = read(sources, "prefix", typed.place.prefix.as_deref(), key_prefix)?;
-    let prefix = prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
-    let name = typed.name.to_str().ok_or(BadName::NotUtf8);
-    let place = name.and_then(|name| Place::new(&prefix, name)).map_err(|why| {
-        let why = format!("\"{}\" cannot be a lock's name: {why}", typed.name.display());
-        Failure::new(FailureKind::Usage, why)
-    })?;
-    let shared = read(sources, "lock-key", typed.place.lock_key.as_deref(), |key| {
-        Place::verbatim(&prefix, &place.name, key).map_err(|why| format!("cannot be a lock's key: {why}"))
-    })?;
-    Ok((shared.unwrap_or(place), prefix))
-}
-
-fn key_prefix(text: &str) -> Result<String, String> {
-    if text.is_empty() || text == "/" || text.chars().any(char::is_control) {
-        return Err(
-            "cannot be a key prefix: it must have a character, and none that is a control character".to_owned(),
-        );
-    }
-    if text.len() > PREFIX_LIMIT {
-        return Err(format!(
-            "cannot be a key prefix: it is longer than {PREFIX_LIMIT} bytes"
-        ));
-    }
-    Ok(format!("{}/", text.strip_suffix('/').unwrap_or(text)))
-}
-
-/// Keys travel in messages and in the command's environment, which hold only so much.
-const PREFIX_LIMIT: usize = 1000;
 
 fn wait(typed: &cli::Waiting, sources: &Sources) -> Result<Option<Duration>, Failure> {
     if typed.no_wait {

@@ -6,12 +6,16 @@ use clap::Parser;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
+fn typed<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> cli::Run {
+    let parsed = Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{error}"));
+    match parsed.command {
+        Command::Run(run) => run,
+    }
+}
+
 fn with(flags: &[&str], variables: &[(&str, &str)]) -> Result<Run, Failure> {
     let arguments = [&["meshlock", "run"], flags, &["billing", "true"]].concat();
-    let Command::Run(typed) = Cli::try_parse_from(arguments)
-        .unwrap_or_else(|error| panic!("{flags:?}: {error}"))
-        .command;
-    run(typed, &variables.iter().copied().collect())
+    run(typed(arguments), &variables.iter().copied().collect())
 }
 
 fn refused(flags: &[&str], variables: &[(&str, &str)]) -> (FailureKind, String) {
@@ -145,8 +149,7 @@ fn signals_have_names_and_numbers() {
 fn names_that_cannot_be_locks_are_wrong_usage() {
     for name in [OsString::from("a,b"), OsString::new(), OsString::from_vec(vec![0xff])] {
         let arguments = ["meshlock".into(), "run".into(), name.clone(), "true".into()];
-        let Command::Run(typed) = Cli::try_parse_from(arguments).expect("arguments").command;
-        let failure = run(typed, &Environment::from_iter([("", ""); 0]))
+        let failure = run(typed(arguments), &Environment::from_iter([("", ""); 0]))
             .err()
             .expect("a failure");
         assert_eq!(failure.kind, FailureKind::Usage, "{}", name.display());
@@ -162,16 +165,17 @@ fn the_commands_arguments_pass_untouched() {
         let before = before.iter().map(OsString::from);
         let arguments = ["meshlock", "run"].map(OsString::from).into_iter().chain(before);
         let arguments = arguments.chain(words.clone()).chain([raw.clone()]);
-        let Command::Run(typed) = Cli::try_parse_from(arguments).expect("arguments").command;
-        assert_eq!(typed.command, [&words[..], std::slice::from_ref(&raw)].concat());
+        assert_eq!(
+            typed(arguments).command,
+            [&words[..], std::slice::from_ref(&raw)].concat()
+        );
     }
 }
 
 #[test]
 fn an_unknown_option_is_not_taken_for_the_command() {
     let arguments = ["meshlock", "run", "x", "--max-runtme", "5m", "ls"];
-    let Command::Run(typed) = Cli::try_parse_from(arguments).expect("arguments").command;
-    let failure = run(typed, &Environment::from_iter([("", ""); 0]))
+    let failure = run(typed(arguments), &Environment::from_iter([("", ""); 0]))
         .err()
         .expect("a failure");
     assert_eq!(failure.kind, FailureKind::Usage);
@@ -411,8 +415,7 @@ fn leases_held_further_out_are_known_by_the_environment() {
 #[test]
 fn the_record_names_the_program_and_never_its_arguments() {
     let arguments = ["meshlock", "run", "--owner=ops", "x", "/opt/bin/pay", "--token=secret"];
-    let Command::Run(typed) = Cli::try_parse_from(arguments).expect("arguments").command;
-    let holder = run(typed, &Environment::from_iter([("", ""); 0]))
+    let holder = run(typed(arguments), &Environment::from_iter([("", ""); 0]))
         .expect("settings")
         .holder;
     assert_eq!(holder.program, "pay");

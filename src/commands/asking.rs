@@ -1,0 +1,29 @@
+//! What commands that only ask etcd something stand on: a runtime on the one thread, and etcd's client. They
+//! start nothing, so they need no guardian. Knows nothing of what is asked.
+
+use crate::outcome::{Failure, FailureKind};
+use crate::store::etcd::Etcd;
+use crate::store::{Connection, Fault};
+use tokio::runtime::Builder;
+
+#[expect(dead_code, reason = "the first command that needs it comes next")]
+/// Does `work` with etcd's client, to its end.
+///
+/// # Errors
+/// What `work` ended by; that etcd could not be reached is said as such.
+pub(super) fn asking<T>(
+    connection: &Connection,
+    work: impl AsyncFnOnce(Etcd) -> Result<T, Fault>,
+) -> Result<T, Failure> {
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(|error| Failure::new(FailureKind::Internal, format!("cannot start: {error}")))?;
+    let done = runtime.block_on(async { work(Etcd::new(connection)).await });
+    // Where a name is still being looked up, nobody waits for it (`getaddrinfo(3)` cannot be called off).
+    runtime.shutdown_background();
+    done.map_err(|fault| match fault {
+        Fault::Unreachable { why } => {
+            Failure::new(FailureKind::Unavailable, format!("etcd could not be reached: {why}"))
+        }
+        other => other.failure(),
+    })
+}

@@ -1,0 +1,47 @@
+//! Where a lock lies in etcd: the prefix of all keys, and a name or a verbatim key under it. What the keys
+//! look like is `lock::keys`' affair.
+
+use super::read;
+use super::source::Sources;
+use crate::cli;
+use crate::lock::keys::{BadName, Place};
+use crate::outcome::{Failure, FailureKind};
+use std::ffi::OsStr;
+
+const DEFAULT_PREFIX: &str = "meshlock/";
+
+/// Keys travel in messages and in the command's environment, which hold only so much.
+const PREFIX_LIMIT: usize = 1000;
+
+/// The key prefix of everything, with its closing slash.
+pub(super) fn prefix(typed: &cli::Place, sources: &Sources) -> Result<String, Failure> {
+    let prefix = read(sources, "prefix", typed.prefix.as_deref(), key_prefix)?;
+    Ok(prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned()))
+}
+
+/// The lock `name`, at `--lock-key` where that is given.
+pub(super) fn named(prefix: &str, name: &OsStr, typed: &cli::Place, sources: &Sources) -> Result<Place, Failure> {
+    let place = name.to_str().ok_or(BadName::NotUtf8);
+    let place = place.and_then(|name| Place::new(prefix, name)).map_err(|why| {
+        let why = format!("\"{}\" cannot be a lock's name: {why}", name.display());
+        Failure::new(FailureKind::Usage, why)
+    })?;
+    let shared = read(sources, "lock-key", typed.lock_key.as_deref(), |key| {
+        Place::verbatim(prefix, &place.name, key).map_err(|why| format!("cannot be a lock's key: {why}"))
+    })?;
+    Ok(shared.unwrap_or(place))
+}
+
+fn key_prefix(text: &str) -> Result<String, String> {
+    if text.is_empty() || text == "/" || text.chars().any(char::is_control) {
+        return Err(
+            "cannot be a key prefix: it must have a character, and none that is a control character".to_owned(),
+        );
+    }
+    if text.len() > PREFIX_LIMIT {
+        return Err(format!(
+            "cannot be a key prefix: it is longer than {PREFIX_LIMIT} bytes"
+        ));
+    }
+    Ok(format!("{}/", text.strip_suffix('/').unwrap_or(text)))
+}
