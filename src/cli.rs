@@ -27,8 +27,10 @@ pub struct Cli {
 }
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them, once")]
 pub enum Command {
     Run(Run),
+    Verify(Verify),
 }
 
 /// Take a lock, run a command, let the lock go
@@ -78,6 +80,45 @@ pub struct Run {
     pub connection: Connection,
     #[command(flatten)]
     pub output: Output,
+}
+
+/// Check from inside a command whether its lock is still held
+///
+/// For scripts under meshlock run, right before a step that must not be done by two: meshlock verify && ./pay.sh. Asks
+/// etcd, and ends with 0 only if the lock is still held by this very hold and its lease lasts for long enough. With 79
+/// it is not, and a line on standard error says why. With 64 no such lock is held around this process; with 69, 77 or
+/// 78 nothing could be proven. Anything but 0 means no.
+///
+/// Between the answer and the step time passes, in which the lock can be lost: a resource that compares the fencing token
+/// is the better guard, and verify the one for resources that cannot.
+#[derive(Args)]
+#[command(
+    after_help = "Exit statuses and the meaning of each option: meshlock verify --help, meshlock-verify(1).",
+    after_long_help = after_long_help(),
+    args_override_self = true,
+)]
+pub struct Verify {
+    /// The lock's name [default: the innermost lock around this process]
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
+    pub name: Option<OsString>,
+
+    /// How much time must be left [default: any]
+    ///
+    /// Until the lease can end, less the margin of a tenth of the TTL (1s at least): by then the command would have to be
+    /// dead. Where renewals fail it gets its stop signal before that, by the grace.
+    #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
+    pub at_least: Option<OsString>,
+
+    /// Say nothing where the lock is not held
+    #[arg(short, long, conflicts_with = "verbose", help_heading = "Output")]
+    pub quiet: bool,
+
+    /// Say how long it is held, too
+    #[arg(short, long, help_heading = "Output")]
+    pub verbose: bool,
+
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 #[derive(Args)]
@@ -303,7 +344,7 @@ mod tests {
         for (arguments, line) in [
             (
                 "",
-                "'meshlock' requires a subcommand but one was not provided [subcommands: run]; see meshlock --help",
+                "'meshlock' requires a subcommand but one was not provided [subcommands: run, verify]; see meshlock --help",
             ),
             ("rin x ls", "unrecognized subcommand 'rin'; see meshlock --help"),
             (
@@ -333,9 +374,10 @@ mod tests {
 
     #[test]
     fn options_may_follow_the_name_and_the_last_of_two_counts() {
-        let Command::Run(run) = Cli::try_parse_from(["meshlock", "run", "--ttl=5", "x", "--ttl", "6", "ls", "--ttl=7"])
-            .expect("arguments")
-            .command;
+        let words = ["meshlock", "run", "--ttl=5", "x", "--ttl", "6", "ls", "--ttl=7"];
+        let Command::Run(run) = Cli::try_parse_from(words).expect("arguments").command else {
+            panic!("another command");
+        };
         assert_eq!(run.holding.ttl, Some("6".into()));
         assert_eq!(run.command, ["ls", "--ttl=7"]);
     }

@@ -38,6 +38,10 @@ fn obey(command: Command) -> Exit {
             let conflict_status = settings.conflict_status;
             commands::run::run(settings).exit(conflict_status)
         }),
+        Command::Verify(typed) => {
+            let settings = settings::verify::verify(typed, &environment);
+            settings.map(|settings| commands::verify::verify(&settings).exit(outcome::CONTENDED))
+        }
     };
     exit.unwrap_or_else(failed)
 }

@@ -19,6 +19,8 @@ pub enum CommandEnd {
 pub enum Outcome {
     /// The command ran to its end under the lock.
     Command(CommandEnd),
+    /// A command that only asks has its answer; whether all is as it should be.
+    Answered { well: bool },
     /// A signal ended meshlock before the command began.
     Interrupted(Signal),
     /// Nothing was run.
@@ -95,7 +97,7 @@ pub const EXIT_STATUSES: &[Row] = &[
     Row {
         status: "64",
         name: "usage",
-        meaning: "wrong command line, or a lock that this process tree already holds; nothing was run",
+        meaning: "wrong command line, a lock that this process tree already holds, or verify outside of a hold; nothing was run",
     },
     Row {
         status: "69",
@@ -125,7 +127,7 @@ pub const EXIT_STATUSES: &[Row] = &[
     Row {
         status: "79",
         name: "lost",
-        meaning: "the lock was lost, or could no longer be relied on, while the command ran; the command was stopped",
+        meaning: "the lock was lost, or could no longer be relied on, while the command ran; the command was stopped (from verify: it is not held)",
     },
     Row {
         status: "80",
@@ -161,7 +163,8 @@ impl Outcome {
     /// The name in the table of exit statuses, in run records and in `--report`.
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Command(CommandEnd::Exited(_)) => "command",
+            Self::Command(CommandEnd::Exited(_)) | Self::Answered { well: true } => "command",
+            Self::Answered { well: false } => "check",
             Self::Command(CommandEnd::Signaled(_)) | Self::Interrupted(_) => "signal",
             Self::Failed(failure) => failure.kind.name(),
             Self::Contended { .. } => "contended",
@@ -177,6 +180,7 @@ impl Outcome {
     pub fn exit(&self, conflict: u8) -> Exit {
         Exit::Status(match self {
             Self::Command(CommandEnd::Exited(status)) => *status,
+            Self::Answered { well } => u8::from(!well) * CHECK,
             Self::Command(CommandEnd::Signaled(signal)) => return Exit::Raise(*signal),
             Self::Interrupted(signal) => return Exit::Raise(*signal as i32),
             Self::Failed(failure) => failure.kind.status(),
@@ -192,7 +196,7 @@ impl Outcome {
     /// The line for the user; `None` where the command has said all there is to say.
     pub fn why(&self) -> Option<&str> {
         match self {
-            Self::Command(_) | Self::Interrupted(_) => None,
+            Self::Command(_) | Self::Answered { .. } | Self::Interrupted(_) => None,
             Self::Failed(failure) => Some(&failure.why),
             Self::Contended { why }
             | Self::Lost { why, .. }
@@ -207,7 +211,11 @@ impl Outcome {
         match self {
             Self::Command(end) => Some(*end),
             Self::Lost { command, .. } | Self::Superseded { command, .. } | Self::Overrun { command, .. } => *command,
-            Self::Interrupted(_) | Self::Failed(_) | Self::Contended { .. } | Self::NotStarted { .. } => None,
+            Self::Answered { .. }
+            | Self::Interrupted(_)
+            | Self::Failed(_)
+            | Self::Contended { .. }
+            | Self::NotStarted { .. } => None,
         }
     }
 }

@@ -126,7 +126,12 @@ fn page(command: &Command, template: &str) -> String {
             "@DESCRIPTION@" => page += &description(command),
             "@COMMANDS@" => page += &commands(command),
             "@OPTIONS@" => page += &options(command),
-            "@EXIT_STATUS@" => page += &exit_statuses(),
+            "@EXIT_STATUS@" => page += &exit_statuses(|_| true),
+            // Those of a page whose command cannot end in every way.
+            some if some.starts_with("@EXIT_STATUS ") => {
+                let names: Vec<&str> = some.trim_end_matches('@').split(' ').skip(1).collect();
+                page += &exit_statuses(|name| names.contains(&name));
+            }
             other => {
                 page += &other.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
                 page.push('\n');
@@ -167,9 +172,9 @@ fn commands(command: &Command) -> String {
     roff.to_roff()
 }
 
-fn exit_statuses() -> String {
+fn exit_statuses(told: impl Fn(&str) -> bool) -> String {
     let mut roff = Roff::new();
-    for row in EXIT_STATUSES {
+    for row in EXIT_STATUSES.iter().filter(|row| told(row.name)) {
         roff.control("TP", []);
         roff.text([bold(row.status), roman("  "), roman(row.name)]);
         roff.text([roman(row.meaning)]);

@@ -15,15 +15,24 @@ pub(super) fn asking<T>(
     connection: &Connection,
     work: impl AsyncFnOnce(Etcd) -> Result<T, Fault>,
 ) -> Result<T, Failure> {
-    let runtime = Builder::new_current_thread().enable_io().enable_time().build();
-    let runtime = runtime.map_err(|error| Failure::new(FailureKind::Internal, format!("cannot start: {error}")))?;
-    let done = runtime.block_on(async { work(Etcd::new(connection)).await });
-    // Where a name is still being looked up, nobody waits for it (`getaddrinfo(3)` cannot be called off).
-    runtime.shutdown_background();
+    let done = on_one_thread(async { work(Etcd::new(connection)).await })?;
     done.map_err(|fault| match fault {
         Fault::Unreachable { why } => {
             Failure::new(FailureKind::Unavailable, format!("etcd could not be reached: {why}"))
         }
         other => other.failure(),
     })
+}
+
+/// Does `work` to its end, with no thread but ours and those on which names are looked up.
+///
+/// # Errors
+/// Where the runtime cannot be made.
+pub(super) fn on_one_thread<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(|error| Failure::new(FailureKind::Internal, format!("cannot start: {error}")))?;
+    let done = runtime.block_on(work);
+    // Where a name is still being looked up, nobody waits for it (`getaddrinfo(3)` cannot be called off).
+    runtime.shutdown_background();
+    Ok(done)
 }

@@ -4,3 +4,4 @@
 mod asking;
 pub mod keep;
 pub mod run;
+pub mod verify;

@@ -2,6 +2,7 @@
 
 pub mod keeper;
 pub mod keys;
+pub mod proof;
 pub mod queue;
 pub mod record;
 mod view;

@@ -3,8 +3,10 @@
 
 mod connection;
 mod duration;
+pub mod held;
 mod place;
 mod source;
+pub mod verify;
 
 pub use self::source::Environment;
 pub use crate::report::Verbosity;
@@ -30,6 +32,8 @@ use std::time::{Duration, SystemTime};
 #[derive(Clone)]
 pub struct Run {
     pub connection: Connection,
+    /// The same, for a `meshlock verify` inside.
+    pub reach: held::Reach,
     pub place: Place,
     /// The key prefix of everything, with its closing slash.
     pub prefix: String,
@@ -52,6 +56,8 @@ pub struct Run {
     pub environment: Vec<(OsString, OsString)>,
     /// Leases that this process tree already holds, outermost first: waiting for one would wait for ourselves.
     pub outer_leases: Vec<i64>,
+    /// The holds around us, outermost first.
+    pub outer_holds: Vec<held::Held>,
     pub verbosity: Verbosity,
 }
 
@@ -92,6 +98,7 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         ..Purpose::default()
     };
     Ok(Run {
+        reach: held::reach(&typed.connection, &sources, &connection),
         connection,
         place,
         prefix,
@@ -105,6 +112,7 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         holder: holder(&typed.command, purpose),
         environment: for_the_command(environment),
         outer_leases: outer_leases(environment),
+        outer_holds: held::around(environment),
         verbosity: verbosity(&typed.output, &sources)?,
         // Last, since a FIFO's reader is told by it that we are there.
         report: report(records.report.as_deref(), &sources)?,

@@ -10,6 +10,7 @@ fn typed<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> c
     let parsed = Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{error}"));
     match parsed.command {
         Command::Run(run) => run,
+        Command::Verify(_) => panic!("another command"),
     }
 }
 
@@ -447,4 +448,56 @@ fn the_defaults_are_those_that_the_help_tells() {
     assert_eq!(settings.stragglers, Stragglers::Leave);
     assert_eq!(settings.verbosity, Verbosity::Normal);
     assert_eq!(settings.place.queue(), "meshlock/lock/billing/");
+}
+
+#[test]
+fn what_is_told_of_a_hold_leads_verify_back_to_it() {
+    let held = |name: &str, endpoints: &str| held::Held {
+        name: name.to_owned(),
+        token: 7,
+        key: format!("meshlock/lock/{name}/2a"),
+        lease: "2a".to_owned(),
+        cluster: "c".to_owned(),
+        reach: held::Reach {
+            endpoints: endpoints.to_owned(),
+            ..held::Reach::default()
+        },
+    };
+    let all = held::list(&[held("outer", "http://a:1")], &held("inner", "http://b:2"));
+    let verified = |arguments: &[&str]| {
+        let words = ["meshlock", "verify"].iter().chain(arguments);
+        let Command::Verify(typed) = Cli::try_parse_from(words).expect("arguments").command else {
+            panic!("another command");
+        };
+        let variables = [(held::ALL, all.as_str()), ("MESHLOCK_ENDPOINTS", "http://c:3")];
+        verify::verify(typed, &variables.into_iter().collect())
+    };
+    for (arguments, name, endpoint) in [
+        (&[][..], "inner", "http://b:2"),
+        (&["inner"], "inner", "http://b:2"),
+        (&["outer"], "outer", "http://a:1"),
+        (&["--endpoints=http://d:4", "outer"], "outer", "http://d:4"),
+    ] {
+        let settings = verified(arguments).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(settings.claim.name, name);
+        assert_eq!((settings.claim.lease, settings.claim.cluster), (0x2a, 0xc));
+        assert_eq!(settings.connection.endpoints, [endpoint], "{arguments:?}");
+    }
+    let failure = verified(&["other"]).err().expect("a failure");
+    assert_eq!(failure.kind, FailureKind::Usage);
+}
+
+#[test]
+fn files_are_told_by_absolute_names_and_passwords_not_at_all() {
+    let files = tempfile::tempdir().expect("a directory");
+    let password = files.path().join("password");
+    fs::write(&password, "secret").expect("a file");
+    let flags = ["--user=job", "--password-file", password.to_str().expect("UTF-8")];
+    let told = with(&flags, &[]).expect("settings").reach;
+    assert_eq!(
+        (told.user.as_deref(), told.password_file.as_ref()),
+        (Some("job"), Some(&password))
+    );
+    let told = with(&["--user=job:secret"], &[]).expect("settings").reach;
+    assert!(!format!("{told:?}").contains("secret"), "{told:?}");
 }

@@ -21,3 +21,4 @@ mod settings;
 mod signals;
 mod terminal;
 mod tree;
+mod verify;

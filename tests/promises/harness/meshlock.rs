@@ -91,6 +91,17 @@ impl Meshlock {
         }
     }
 
+    /// Another command than `run`, with nothing but its options.
+    pub(crate) fn other(subcommand: &'static str) -> Self {
+        Self {
+            endpoints: None,
+            subcommand,
+            dashes: false,
+            command: Vec::new(),
+            ..Self::run_at("", "")
+        }
+    }
+
     /// Leaves `--endpoints` to the environment.
     pub(crate) fn without_endpoints(mut self) -> Self {
         self.endpoints = None;
@@ -154,7 +165,7 @@ impl Meshlock {
             words.push(format!("--endpoints={endpoints}").into());
         }
         words.extend(self.options.iter().cloned());
-        words.push(self.name.clone());
+        words.extend(Some(self.name.clone()).filter(|name| !name.is_empty()));
         if self.dashes {
             words.push("--".into());
         }
