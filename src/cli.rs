@@ -31,6 +31,7 @@ pub struct Cli {
 pub enum Command {
     Run(Run),
     Verify(Verify),
+    Doctor(Doctor),
 }
 
 /// Take a lock, run a command, let the lock go
@@ -117,6 +118,34 @@ pub struct Verify {
     #[arg(short, long, help_heading = "Output")]
     pub verbose: bool,
 
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// Look whether etcd, our rights in it and this machine are fit for locks
+///
+/// Asks every endpoint, all at once and each for --dial-timeout at the most, and says what is well and what is not: one line
+/// for each finding, with its level, whom it concerns, and what to do. It writes nothing, takes no lock and disturbs none.
+///
+/// green is well. yellow: locks work, and something should be seen to. red: locks do not work, or cannot be relied on; the
+/// exit status is then 1, and 69 where no endpoint answers at all.
+#[derive(Args)]
+#[command(
+    after_help = "Exit statuses and the meaning of each option: meshlock doctor --help, meshlock-doctor(1).",
+    after_long_help = after_long_help(),
+    args_override_self = true,
+)]
+pub struct Doctor {
+    /// Say it as one JSON object, with the facts
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+
+    /// Say only what is not as it should be
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+
+    #[command(flatten)]
+    pub place: Place,
     #[command(flatten)]
     pub connection: Connection,
 }
@@ -344,7 +373,7 @@ mod tests {
         for (arguments, line) in [
             (
                 "",
-                "'meshlock' requires a subcommand but one was not provided [subcommands: run, verify]; see meshlock --help",
+                "'meshlock' requires a subcommand but one was not provided [subcommands: run, verify, doctor]; see meshlock --help",
             ),
             ("rin x ls", "unrecognized subcommand 'rin'; see meshlock --help"),
             (

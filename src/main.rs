@@ -38,6 +38,10 @@ fn obey(command: Command) -> Exit {
             let conflict_status = settings.conflict_status;
             commands::run::run(settings).exit(conflict_status)
         }),
+        Command::Doctor(typed) => {
+            let settings = settings::doctor::doctor(&typed, &environment);
+            settings.map(|settings| commands::doctor::doctor(&settings).exit(outcome::CONTENDED))
+        }
         Command::Verify(typed) => {
             let settings = settings::verify::verify(typed, &environment);
             settings.map(|settings| commands::verify::verify(&settings).exit(outcome::CONTENDED))

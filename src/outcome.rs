@@ -92,7 +92,7 @@ pub const EXIT_STATUSES: &[Row] = &[
     Row {
         status: "1",
         name: "check",
-        meaning: "what was to be checked is not well: a lock held for longer than status --warn-after",
+        meaning: "what was to be checked is not well: a lock held for longer than status --warn-after, or something that doctor finds red",
     },
     Row {
         status: "64",

@@ -14,13 +14,15 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("link", &["outcome"]),
     ("cli", &["outcome", "rules"]),
     ("store", &["moment", "outcome"]),
+    ("health", &["moment", "store"]),
     ("lock", &["link", "moment", "outcome", "rules", "store"]),
-    ("report", &["link", "lock", "outcome"]),
+    ("report", &["health", "link", "lock", "outcome"]),
     ("supervise", &["link", "moment", "outcome", "rules"]),
     ("settings", &["cli", "lock", "outcome", "report", "rules", "store"]),
     (
         "commands",
         &[
+            "health",
             "link",
             "lock",
             "moment",

@@ -2,6 +2,7 @@
 //! and the processes under it.
 
 mod asking;
+pub mod doctor;
 pub mod keep;
 pub mod run;
 pub mod verify;

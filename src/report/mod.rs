@@ -10,6 +10,7 @@
 //! before it reports (`termios(3)`, TOSTOP).
 
 mod file;
+pub mod health;
 
 pub use self::file::{Report, Run, Target};
 use crate::outcome::Outcome;
@@ -209,6 +210,13 @@ pub fn printable(text: &str) -> String {
 /// Line separators, and the marks that reverse what follows (Unicode's UAX #9).
 const fn is_invisible_steering(char: char) -> bool {
     matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// What a command that only asks has to say, on stdout; a reader that went away is no error.
+pub fn page(text: &str) {
+    use io::Write as _;
+    let mut stdout = io::stdout();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).ok();
 }
 
 /// clap's help or version, which go to stdout; a reader that went away is no error.

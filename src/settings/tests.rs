@@ -10,7 +10,7 @@ fn typed<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> c
     let parsed = Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{error}"));
     match parsed.command {
         Command::Run(run) => run,
-        Command::Verify(_) => panic!("another command"),
+        Command::Verify(_) | Command::Doctor(_) => panic!("another command"),
     }
 }
 

@@ -3,9 +3,9 @@
 
 use super::etcd::{Etcd, seconds_granted};
 use super::wire::cluster;
-use super::{Fault, If, Op, Order, Read, Txn, What};
+use super::{Fault, If, Op, Txn};
 use crate::moment::Moment;
-use etcd_client::{Client, ResponseHeader};
+use etcd_client::{AlarmAction, AlarmType, Client, GetOptions, ResponseHeader};
 use std::time::Duration;
 
 /// How long a lease still lives, by the word of whoever answered.
@@ -36,8 +36,24 @@ pub struct Status {
     pub db_size: u64,
     /// In bytes; told from etcd 3.6 on.
     pub quota: Option<u64>,
-    /// Its alarms and other troubles, in etcd's words.
-    pub errors: Vec<String>,
+    pub alarms: Vec<Alarm>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alarm {
+    /// The quota is used up: no writes.
+    NoSpace,
+    /// The members' data differ.
+    Corrupt,
+}
+
+/// A member's word on its cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Membership {
+    pub cluster: u64,
+    /// Who says so.
+    pub member: u64,
+    pub peers: Vec<Peer>,
 }
 
 /// A member as the others know it.
@@ -48,6 +64,16 @@ pub struct Peer {
     pub name: String,
     pub client_urls: Vec<String>,
     pub learner: bool,
+}
+
+impl Alarm {
+    /// As etcd calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoSpace => "NOSPACE",
+            Self::Corrupt => "CORRUPT",
+        }
+    }
 }
 
 impl Etcd {
@@ -83,14 +109,17 @@ impl Etcd {
                 term: answer.raft_term(),
                 db_size: bytes(answer.db_size()),
                 quota: Some(bytes(answer.db_size_quota())).filter(|quota| *quota > 0),
-                errors: answer.errors().to_vec(),
+                alarms: [Alarm::NoSpace, Alarm::Corrupt]
+                    .into_iter()
+                    .filter(|alarm| answer.errors().iter().any(|error| error.contains(alarm.name())))
+                    .collect(),
             };
             Ok((cluster(header), status))
         })
         .await
     }
 
-    pub async fn peers(&self) -> Result<Vec<Peer>, Fault> {
+    pub async fn membership(&self) -> Result<Membership, Fault> {
         self.each(&|mut client: Client| async move {
             let answer = client.member_list().await?;
             let peers = answer.members().iter().map(|member| Peer {
@@ -99,7 +128,26 @@ impl Etcd {
                 client_urls: member.client_urls().to_vec(),
                 learner: member.is_learner(),
             });
-            Ok((cluster(answer.header()), peers.collect()))
+            let header = answer.header();
+            let membership = Membership {
+                cluster: header.map_or(0, ResponseHeader::cluster_id),
+                member: header.map_or(0, ResponseHeader::member_id),
+                peers: peers.collect(),
+            };
+            Ok((cluster(header), membership))
+        })
+        .await
+    }
+
+    pub async fn alarms(&self) -> Result<Vec<Alarm>, Fault> {
+        self.each(&|mut client: Client| async move {
+            let answer = client.alarm(AlarmAction::Get, AlarmType::None, None).await?;
+            let alarms = answer.alarms().iter().filter_map(|raised| match raised.alarm() {
+                AlarmType::Nospace => Some(Alarm::NoSpace),
+                AlarmType::Corrupt => Some(Alarm::Corrupt),
+                AlarmType::None => None,
+            });
+            Ok((cluster(answer.header()), alarms.collect()))
         })
         .await
     }
@@ -113,45 +161,34 @@ impl Etcd {
         .await
     }
 
-    /// A linearizable read of the whole prefix, of which nothing but the count comes back: succeeds with the right to
-    /// read all of it, and where a majority answers.
+    /// A linearizable read of the whole prefix, of which at most one key comes back: succeeds with the right to read all
+    /// of it, and where a majority answers.
     pub async fn may_read(&self, prefix: &str) -> Result<(), Fault> {
-        let read = Op::Read(Read {
-            what: What::First {
-                prefix: prefix.to_owned(),
-                order: Order::LastKey,
-                limit: 1,
-            },
-            created_before: None,
-            keys_only: true,
-        });
-        let txn = Txn {
-            then: vec![read],
-            ..Txn::default()
-        };
-        self.txn(txn).await.map(drop)
+        self.each(&|mut client: Client| async move {
+            let one = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
+            let answer = client.get(prefix, Some(one)).await?;
+            Ok((cluster(answer.header()), ()))
+        })
+        .await
     }
 
     /// A transaction that would put the keys if one of them had a create revision that none can have: etcd checks
     /// the rights of both branches before it looks at the condition, so that nothing is written.
     pub async fn may_write(&self, keys: &[String]) -> Result<(), Fault> {
-        let never = keys.first().map(|key| If::Created {
-            key: key.clone(),
-            at: -1,
-        });
         let put = |key: &String| Op::Put {
             key: key.clone(),
             value: Vec::new(),
             lease: 0,
         };
-        let txn = Txn {
-            when: never.into_iter().collect(),
+        let Some(key) = keys.first().cloned() else {
+            return Ok(());
+        };
+        self.txn(Txn {
+            when: vec![If::Created { key, at: -1 }],
             then: keys.iter().map(put).collect(),
             otherwise: Vec::new(),
-        };
-        if txn.when.is_empty() {
-            return Ok(());
-        }
-        self.txn(txn).await.map(drop)
+        })
+        .await
+        .map(drop)
     }
 }

@@ -87,6 +87,13 @@ impl Fault {
     }
 }
 
+impl Fault {
+    /// Whether it is for a missing user or right.
+    pub const fn is_denial(&self) -> bool {
+        matches!(self, Self::Denied { .. })
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
