@@ -165,7 +165,9 @@ impl Meshlock {
             words.push(format!("--endpoints={endpoints}").into());
         }
         words.extend(self.options.iter().cloned());
-        words.extend(Some(self.name.clone()).filter(|name| !name.is_empty()));
+        if self.subcommand == "run" {
+            words.push(self.name.clone());
+        }
         if self.dashes {
             words.push("--".into());
         }
