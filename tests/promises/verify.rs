@@ -203,6 +203,16 @@ fn another_cluster_is_no_witness() {
 }
 
 #[test]
+fn another_cluster_beside_ours_that_is_away_proves_no_loss() {
+    let (mut ours, other) = (Etcd::start(), Etcd::shared());
+    let both = format!("--dial-timeout=2 --endpoints={},{}", other.endpoint(), ours.endpoint());
+    let holder = holder(Meshlock::run(&ours, "cluster").args(["--ttl=60"]), &[&both]);
+    ours.kill();
+    let (statuses, said) = verified(holder);
+    assert_eq!(statuses, [69], "{said}");
+}
+
+#[test]
 fn a_leader_that_is_cut_off_from_the_others_proves_nothing() {
     let cluster = Cluster::start();
     let leader = cluster.leader();
