@@ -29,6 +29,8 @@ complete -c meshlock -n "__fish_meshlock_needs_command" -s V -l version -d 'Prin
 complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "run" -d 'Take a lock, run a command, let the lock go'
 complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "status" -d 'Show who holds a lock, who waits, and how the last runs ended'
 complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "history" -d 'Show how the last runs ended, newest first'
+complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "verify" -d 'Check from inside a command whether its lock is still held'
+complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "doctor" -d 'Check whether etcd, our rights in it and this machine are fit for locks'
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s w -l wait -d 'Wait this long for the lock, then exit [default: without limit]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N if another has the lock [default: 75]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l ttl -d 'How soon others may start if this machine vanishes [default: 30s]' -r -f
@@ -91,3 +93,26 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l password-f
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l failed -d 'Only runs that did not end as was expected of them'
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l json -d 'As JSON, in the format of docs/history.schema.json'
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l at-least -d 'How much time must be left [default: any]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l dial-timeout -d 'How long the first contact with etcd may take [default: 5s]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l cert -d 'The client\'s certificate, PEM' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l key -d 'The client certificate\'s private key, PEM, not encrypted' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l user -d 'The etcd user' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l password-file -d 'The file with the etcd user\'s password' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -s q -l quiet -d 'Say nothing where the lock is not held'
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -s v -l verbose -d 'Say how long it is held, too'
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l prefix -d 'Everything of meshlock\'s lies under this key prefix [default: meshlock/]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l lock-key -d 'Share the lock KEY with etcdctl lock or a Go program' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l dial-timeout -d 'How long the first contact with etcd may take [default: 5s]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l cert -d 'The client\'s certificate, PEM' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l key -d 'The client certificate\'s private key, PEM, not encrypted' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l user -d 'The etcd user' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l password-file -d 'The file with the etcd user\'s password' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l json -d 'Say it as one JSON object, with the facts'
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -s q -l quiet -d 'Say only what is not as it should be'
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -2,7 +2,7 @@
 //! and the README's tables are made from this one definition. No logic: values stay as typed, and
 //! `settings` decides what they mean, whichever of flag or variable they came from.
 
-use crate::outcome::{EXIT_STATUSES, Failure, FailureKind};
+use crate::outcome::{EXIT_STATUSES, Failure, FailureKind, Row};
 use clap::builder::StyledStr;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::ffi::OsString;
@@ -32,6 +32,8 @@ pub enum Command {
     Run(Run),
     Status(Status),
     History(History),
+    Verify(Verify),
+    Doctor(Doctor),
 }
 
 /// Take a lock, run a command, let the lock go
@@ -44,7 +46,7 @@ pub enum Command {
 #[derive(Args)]
 #[command(
     after_help = "Exit statuses, the environment and the meaning of each option: meshlock run --help, meshlock-run(1).",
-    after_long_help = after_long_help(),
+    after_long_help = help_of_run(),
     override_usage = "meshlock run [OPTIONS] NAME [--] COMMAND [ARG]...",
     args_override_self = true,
 )]
@@ -94,7 +96,7 @@ pub struct Run {
 #[derive(Args)]
 #[command(
     after_help = "The columns, the states and what the JSON holds: meshlock-status(1).",
-    after_long_help = shared_help(),
+    after_long_help = help_of_askers(),
     args_override_self = true,
 )]
 pub struct Status {
@@ -153,7 +155,7 @@ pub struct Showing {
 #[derive(Args)]
 #[command(
     after_help = "The columns and what the JSON holds: meshlock-history(1).",
-    after_long_help = shared_help(),
+    after_long_help = help_of_askers(),
     args_override_self = true,
 )]
 pub struct History {
@@ -175,6 +177,73 @@ pub struct History {
     /// As JSON, in the format of docs/history.schema.json
     #[arg(long, help_heading = "Showing")]
     pub json: bool,
+
+    #[command(flatten)]
+    pub place: Place,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// Check from inside a command whether its lock is still held
+///
+/// For scripts under meshlock run, right before a step that must not be done by two: meshlock verify && ./pay.sh. Asks
+/// etcd, and ends with 0 only if the lock is still held by this very hold and its lease lasts for long enough. With 79
+/// it is not, and a line on standard error says why. With 64 no such lock is held around this process; with 69, 77 or
+/// 78 nothing could be proven. Anything but 0 means no.
+///
+/// Between the answer and the step time passes, in which the lock can be lost: a resource that compares the fencing token
+/// is the better guard, and verify the one for resources that cannot.
+#[derive(Args)]
+#[command(
+    after_help = "What it is worth, and where it asks: meshlock-verify(1).",
+    after_long_help = help_of_verify(),
+    args_override_self = true,
+)]
+pub struct Verify {
+    /// The lock's name [default: the innermost lock around this process]
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
+    pub name: Option<OsString>,
+
+    /// How much time must be left [default: any]
+    ///
+    /// Until the lease can end, less the margin of a tenth of the TTL (1s at least): by then the command would have to be
+    /// dead. Where renewals fail it gets its stop signal before that, by the grace.
+    #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
+    pub at_least: Option<OsString>,
+
+    /// Say nothing where the lock is not held
+    #[arg(short, long, conflicts_with = "verbose", help_heading = "Output")]
+    pub quiet: bool,
+
+    /// Say how long it is held, too
+    #[arg(short, long, help_heading = "Output")]
+    pub verbose: bool,
+
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// Check whether etcd, our rights in it and this machine are fit for locks
+///
+/// Asks every endpoint, all at once and each for --dial-timeout at the most, and says what is well and what is not: one line
+/// for each finding, with its level, whom it concerns, and what to do. It writes nothing, takes no lock and disturbs none.
+///
+/// green is well. yellow: locks work, and something should be seen to. red: locks do not work, or cannot be relied on; the
+/// exit status is then 1, and 69 where no endpoint answers at all.
+#[derive(Args)]
+#[command(
+    after_help = "What is looked at, and what the JSON holds: meshlock-doctor(1).",
+    after_long_help = help_of_askers(),
+    args_override_self = true,
+)]
+pub struct Doctor {
+    /// Say it as one JSON object, with the facts
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+
+    /// Say only what is not as it should be
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
 
     #[command(flatten)]
     pub place: Place,
@@ -404,29 +473,42 @@ pub fn refusal(error: &clap::Error) -> Failure {
     Failure::new(FailureKind::Usage, format!("{}; see {help}", words.join(" ")))
 }
 
-fn after_long_help() -> StyledStr {
-    let mut help = String::from(
-        "Durations: 30s, 5m, 1h30m, 250ms; a plain number is seconds; fractions are allowed.\n\n\
-         Environment: each option can be set by a variable, --some-option by MESHLOCK_SOME_OPTION; \
+fn help_of_run() -> StyledStr {
+    after_long_help(
+        "each option can be set by a variable, --some-option by MESHLOCK_SOME_OPTION; \
          MESHLOCK_PASSWORD is the password. Then etcdctl's variables count: ETCDCTL_ENDPOINTS, _DIAL_TIMEOUT, \
-         _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset.\n\n\
-         Exit status:\n",
-    );
-    for row in EXIT_STATUSES {
-        // Writing to a String cannot fail.
-        write!(help, "  {}  {}\n          {}\n", row.status, row.name, row.meaning).ok();
-    }
-    help.into()
+         _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset.",
+        "Exit status",
+        |_| true,
+    )
 }
 
-/// What commands other than run have in common.
-fn shared_help() -> StyledStr {
-    let mut help = String::from(
-        "Environment: where etcd is, the prefix and the lock's key can be set by the variables of meshlock run; \
-         NO_COLOR turns colours off.\n\n\
-         Exit status, besides 0 and what the options say:\n",
+fn help_of_askers() -> StyledStr {
+    after_long_help(
+        "where etcd is, the prefix and the lock's key can be set by the variables of meshlock run; \
+         NO_COLOR turns colours off.",
+        "Exit status, besides 0 and what is said above",
+        Row::is_shared,
+    )
+}
+
+fn help_of_verify() -> StyledStr {
+    after_long_help(
+        "MESHLOCK_HELD_ALL, which meshlock run sets for its command, tells what is held and where etcd is. An option \
+         goes before that, and that before the variables of meshlock run.",
+        "Exit status, besides 0 and what is said above",
+        Row::is_shared,
+    )
+}
+
+fn after_long_help(environment: &str, heading: &str, told: impl Fn(&Row) -> bool) -> StyledStr {
+    let mut help = format!(
+        "Durations: 30s, 5m, 1h30m, 250ms; a plain number is seconds; fractions are allowed.\n\n\
+         Environment: {environment}\n\n\
+         {heading}:\n"
     );
-    for row in EXIT_STATUSES.iter().filter(|row| row.is_shared()) {
+    for row in EXIT_STATUSES.iter().filter(|row| told(row)) {
+        // Writing to a String cannot fail.
         write!(help, "  {}  {}\n          {}\n", row.status, row.name, row.meaning).ok();
     }
     help.into()
@@ -447,7 +529,7 @@ mod tests {
         for (arguments, line) in [
             (
                 "",
-                "'meshlock' requires a subcommand but one was not provided [subcommands: run, status, history]; see meshlock --help",
+                "'meshlock' requires a subcommand but one was not provided [subcommands: run, status, history, verify, doctor]; see meshlock --help",
             ),
             ("rin x ls", "unrecognized subcommand 'rin'; see meshlock --help"),
             (

@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod commands;
+pub mod health;
 pub mod link;
 pub mod lock;
 pub mod moment;

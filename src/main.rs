@@ -44,6 +44,12 @@ fn obey(command: Command) -> Exit {
         Command::History(typed) => settings::status::history(&typed, &environment)
             .and_then(|settings| commands::history::history(&settings))
             .map(Exit::Status),
+        Command::Verify(typed) => settings::verify::verify(typed, &environment)
+            .and_then(|settings| commands::verify::verify(&settings))
+            .map(Exit::Status),
+        Command::Doctor(typed) => settings::doctor::doctor(&typed, &environment)
+            .and_then(|settings| commands::doctor::doctor(&settings))
+            .map(Exit::Status),
     };
     exit.unwrap_or_else(failed)
 }

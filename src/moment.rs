@@ -24,6 +24,12 @@ impl Moment {
         })
     }
 
+    /// How long the machine slept since it was started: the one difference between the two clocks.
+    pub fn asleep() -> Duration {
+        let awake = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::MAX, Duration::from);
+        Duration::from_nanos(Self::now().0).saturating_sub(awake)
+    }
+
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }

@@ -90,12 +90,12 @@ pub const EXIT_STATUSES: &[Row] = &[
     Row {
         status: "1",
         name: "check",
-        meaning: "what was to be checked is not well: a lock held for longer than status --warn-after",
+        meaning: "what was to be checked is not well: a lock held for longer than status --warn-after, or something that doctor finds red",
     },
     Row {
         status: "64",
         name: "usage",
-        meaning: "wrong command line, or a lock that this process tree already holds; nothing was run",
+        meaning: "wrong command line, a lock that this process tree already holds, or verify outside of a hold; nothing was run",
     },
     Row {
         status: "69",
@@ -125,7 +125,7 @@ pub const EXIT_STATUSES: &[Row] = &[
     Row {
         status: "79",
         name: "lost",
-        meaning: "the lock was lost, or could no longer be relied on, while the command ran; the command was stopped",
+        meaning: "the lock was lost, or could no longer be relied on, while the command ran; the command was stopped (from verify: it is not held)",
     },
     Row {
         status: "80",

@@ -121,7 +121,7 @@ impl Rules {
     /// Where TTL − margin − grace leaves less than one renewal interval and a second for its retry, or
     /// `--lost-grace` exceeds half the hand-over delay: the next holder could then meet a living tree.
     pub fn new(granted: Duration, asked: &Asked) -> Result<Self, Refusal> {
-        let margin = SECOND.max(granted / 10);
+        let margin = margin(granted);
         let grace = asked.grace.unwrap_or((5 * SECOND).min(granted / 6));
         let interval = if granted < 15 * SECOND { SECOND } else { granted / 5 };
         let needed = interval + SECOND;
@@ -167,6 +167,11 @@ impl Rules {
         }
         Self::new(asked.ttl, asked)
     }
+}
+
+/// How long before the earliest end of a lease of `granted` nothing may rely on it any more.
+pub fn margin(granted: Duration) -> Duration {
+    SECOND.max(granted / 10)
 }
 
 /// How long nobody starts after an unclean departure from under a lease of `ttl`.

@@ -15,7 +15,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("cli", &["outcome", "rules"]),
     ("store", &["moment", "outcome"]),
     ("lock", &["link", "moment", "outcome", "rules", "store"]),
-    ("report", &["link", "lock", "outcome"]),
+    ("health", &["lock", "moment", "store"]),
+    ("report", &["health", "link", "lock", "outcome"]),
     ("supervise", &["link", "moment", "outcome", "rules"]),
     (
         "settings",
@@ -24,6 +25,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "commands",
         &[
+            "health",
             "link",
             "lock",
             "moment",

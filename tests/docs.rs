@@ -11,17 +11,17 @@ use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use meshlock::cli::Cli;
 use meshlock::lock::board::{Board, Life, Lock, Read};
 use meshlock::lock::keys::Place;
-use meshlock::outcome::EXIT_STATUSES;
+use meshlock::outcome::{EXIT_STATUSES, Row};
 use meshlock::report::{self, locks, locks::Detail};
 use meshlock::store::Item;
 use std::fmt::Write as _;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::process;
+use std::process::{self, Stdio};
 use std::time::{Duration, SystemTime};
 
-/// meshlock's own page and one for each subcommand.
+/// meshlock's own page and one for each subcommand, by their paths.
 fn pages() -> Vec<(String, Command)> {
     let cli = built();
     let own = ("man/meshlock.1".to_owned(), cli.clone());
@@ -29,23 +29,39 @@ fn pages() -> Vec<(String, Command)> {
     [own].into_iter().chain(cli.get_subcommands().map(of)).collect()
 }
 
+/// The pages as they should be, by their paths.
+fn man() -> impl Iterator<Item = (String, String)> {
+    pages().into_iter().map(|(path, command)| {
+        let page = page(&command, &read(&format!("{path}.in")));
+        (path, page)
+    })
+}
+
+/// The scripts as they should be: the shell, the path, the text.
+fn completions() -> [(&'static str, &'static str, String); 3] {
+    [
+        (Shell::Bash, "bash", "completions/meshlock.bash"),
+        (Shell::Zsh, "zsh", "completions/_meshlock"),
+        (Shell::Fish, "fish", "completions/meshlock.fish"),
+    ]
+    .map(|(shell, program, path)| {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "meshlock", &mut script);
+        (program, path, String::from_utf8(script).expect("UTF-8"))
+    })
+}
+
 #[test]
 fn the_man_pages_are_those_of_the_command_line() {
-    for (path, command) in pages() {
-        hold(&path, &page(&command, &read(&format!("{path}.in"))));
+    for (path, page) in man() {
+        hold(&path, &page);
     }
 }
 
 #[test]
 fn the_completions_are_those_of_the_command_line() {
-    for (shell, path) in [
-        (Shell::Bash, "completions/meshlock.bash"),
-        (Shell::Zsh, "completions/_meshlock"),
-        (Shell::Fish, "completions/meshlock.fish"),
-    ] {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "meshlock", &mut script);
-        hold(path, &String::from_utf8(script).expect("UTF-8"));
+    for (_, path, script) in completions() {
+        hold(path, &script);
     }
 }
 
@@ -171,22 +187,25 @@ fn night() -> (Board, SystemTime) {
     (board, now)
 }
 
+/// From their standard input: the files may just be written anew.
 #[test]
 fn programs_that_read_them_find_nothing_wrong() {
-    let lint = &["-Tlint", "-Wwarning"][..];
-    let scripts = [
-        ("bash", &["-n"][..], "completions/meshlock.bash".to_owned()),
-        ("zsh", &["-n"], "completions/_meshlock".to_owned()),
-        ("fish", &["-n"], "completions/meshlock.fish".to_owned()),
-    ];
-    let pages = pages().into_iter().map(|(path, _)| ("mandoc", lint, path));
-    for (program, flags, path) in scripts.into_iter().chain(pages) {
-        match process::Command::new(program)
+    let scripts = completions().map(|(shell, path, script)| (shell, &["-n"][..], path.to_owned(), script));
+    let pages = man().map(|(path, page)| ("mandoc", &["-Tlint", "-Wwarning"][..], path, page));
+    for (program, flags, path, text) in scripts.into_iter().chain(pages) {
+        let started = process::Command::new(program)
             .args(flags)
-            .arg(root().join(&path))
-            .output()
-        {
-            Ok(output) => {
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        match started {
+            Ok(mut reader) => {
+                let mut stdin = reader.stdin.take().expect("a pipe");
+                // One that reads no more has said why.
+                stdin.write_all(text.as_bytes()).ok();
+                drop(stdin);
+                let output = reader.wait_with_output().expect("its end");
                 let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success() && said.is_empty(), "{program} {path}:\n{said}");
             }
@@ -234,7 +253,18 @@ fn page(command: &Command, template: &str) -> String {
             "@DESCRIPTION@" => page += &description(command),
             "@COMMANDS@" => page += &commands(command),
             "@OPTIONS@" => page += &options(command),
-            "@EXIT_STATUS@" => page += &exit_statuses(command),
+            "@EXIT_STATUS@" => {
+                let all = ["meshlock", "run"].contains(&command.get_name());
+                page += &exit_statuses(|row| all || row.is_shared());
+            }
+            // Where the template names those with which its command can end.
+            some if some.starts_with("@EXIT_STATUS ") => {
+                let names: Vec<&str> = some.trim_end_matches('@').split(' ').skip(1).collect();
+                for name in &names {
+                    assert!(EXIT_STATUSES.iter().any(|row| row.name == *name), "{name}");
+                }
+                page += &exit_statuses(|row| names.contains(&row.name));
+            }
             other => {
                 page += &other.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
                 page.push('\n');
@@ -275,11 +305,9 @@ fn commands(command: &Command) -> String {
     roff.to_roff()
 }
 
-/// Those of a command, as far as the template does not tell of them itself.
-fn exit_statuses(command: &Command) -> String {
+fn exit_statuses(told: impl Fn(&Row) -> bool) -> String {
     let mut roff = Roff::new();
-    let all = ["meshlock", "run"].contains(&command.get_name());
-    for row in EXIT_STATUSES.iter().filter(|row| all || row.is_shared()) {
+    for row in EXIT_STATUSES.iter().filter(|row| told(row)) {
         roff.control("TP", []);
         roff.text([bold(row.status), roman("  "), roman(row.name)]);
         roff.text([roman(row.meaning)]);

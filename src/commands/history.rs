@@ -1,7 +1,6 @@
 //! `meshlock history`: settings → the runs recorded in etcd → stdout. A plain sequence; decides nothing.
 
-use super::asking::asking;
-use super::status::unwritable;
+use super::asking::{asking, unwritable};
 use crate::lock::board::Ran;
 use crate::lock::survey;
 use crate::outcome::Failure;

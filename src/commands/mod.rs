@@ -2,7 +2,9 @@
 //! and the processes under it.
 
 mod asking;
+pub mod doctor;
 pub mod history;
 pub mod keep;
 pub mod run;
 pub mod status;
+pub mod verify;

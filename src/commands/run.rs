@@ -9,6 +9,7 @@ use crate::outcome::{Failure, FailureKind, Outcome};
 use crate::report::{self, Reporter};
 use crate::rules::Rules;
 use crate::settings::Run;
+use crate::settings::held::{self, Held};
 use crate::store::Connection;
 use crate::store::etcd::Etcd;
 use crate::supervise::guard::{self, Level, Ran};
@@ -232,7 +233,7 @@ fn exec(settings: &Run, hold: &Hold, own_group: bool) -> Exec {
 
 /// What the command learns of its hold. The innermost lock wins, but a process belongs to every hold
 /// around it: the leases are a list.
-fn held(settings: &Run, hold: &Hold) -> [(&'static str, OsString); 9] {
+fn held(settings: &Run, hold: &Hold) -> [(&'static str, OsString); 10] {
     let leases: Vec<String> = settings
         .outer_leases
         .iter()
@@ -240,6 +241,14 @@ fn held(settings: &Run, hold: &Hold) -> [(&'static str, OsString); 9] {
         .map(|lease| format!("{lease:x}"))
         .collect();
     let Connection { endpoints, .. } = &settings.connection;
+    let own = Held {
+        name: settings.place.name.clone(),
+        token: hold.token,
+        key: hold.key.clone(),
+        lease: format!("{:x}", hold.lease),
+        cluster: format!("{:x}", hold.cluster),
+        reach: settings.reach.clone(),
+    };
     [
         ("MESHLOCK_HELD_NAME", settings.place.name.clone().into()),
         ("MESHLOCK_HELD_TOKEN", hold.token.to_string().into()),
@@ -247,6 +256,7 @@ fn held(settings: &Run, hold: &Hold) -> [(&'static str, OsString); 9] {
         (MARK, leases.join(":").into()),
         ("MESHLOCK_HELD_CLUSTER", format!("{:x}", hold.cluster).into()),
         ("MESHLOCK_HELD_ENDPOINTS", endpoints.join(",").into()),
+        (held::ALL, held::list(&settings.outer_holds, &own).into()),
         ("MESHLOCK_HELD_PREFIX", settings.prefix.clone().into()),
         ("ETCD_LOCK_KEY", hold.key.clone().into()),
         ("ETCD_LOCK_REV", hold.token.to_string().into()),

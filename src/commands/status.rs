@@ -1,10 +1,10 @@
 //! `meshlock status`: settings → the locks as they stand in etcd → stdout. A plain sequence; decides nothing.
 
-use super::asking::asking;
+use super::asking::{asking, unwritable};
 use crate::lock::board::{Board, Lock};
 use crate::lock::keys::{self, Kind, Place};
 use crate::lock::survey::{self, Lives};
-use crate::outcome::{CHECK, CONTENDED, Failure, FailureKind};
+use crate::outcome::{CHECK, CONTENDED, Failure};
 use crate::report::locks::{self, Detail};
 use crate::report::{Out, Reader, Reporter, Verbosity};
 use crate::settings::status::{Output, Status};
@@ -54,7 +54,7 @@ pub fn status(settings: &Status) -> Result<u8, Failure> {
             }
             let reporter = Reporter::new(Verbosity::Normal);
             for lock in bad {
-                reporter.notice(&locks::head(lock, now));
+                reporter.last_word(&locks::head(lock, now));
             }
             Ok(Reader::There)
         }
@@ -182,11 +182,4 @@ fn nothing(settings: &Status) {
         settings.prefix,
         settings.connection.endpoints.join(", ")
     ));
-}
-
-pub(super) fn unwritable(error: &io::Error) -> Failure {
-    Failure::new(
-        FailureKind::Config,
-        format!("standard output cannot be written: {error}"),
-    )
 }

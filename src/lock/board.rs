@@ -8,7 +8,7 @@ use super::record::{self, Freeze, Holder, Open, Run};
 use super::view::{self, held_since, shown};
 use crate::rules::handover_delay;
 use crate::store::Item;
-use crate::store::pages::Left;
+use crate::store::inquiry::Left;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 

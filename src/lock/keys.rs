@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Lock, Self::Open, Self::Log, Self::Mark, Self::Freeze, Self::Ask];
+    pub const ALL: [Self; 6] = [Self::Lock, Self::Open, Self::Log, Self::Mark, Self::Freeze, Self::Ask];
 }
 
 /// Names and keys of one lock.

@@ -4,6 +4,7 @@ pub mod board;
 pub mod expect;
 pub mod keeper;
 pub mod keys;
+pub mod proof;
 pub mod protocol;
 pub mod queue;
 pub mod record;

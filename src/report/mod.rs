@@ -11,6 +11,7 @@
 
 mod current;
 mod file;
+pub mod health;
 pub mod locks;
 mod out;
 mod table;
@@ -83,12 +84,17 @@ impl Reporter {
         }
     }
 
-    /// The last word. Nothing may run under the lock any more: this may take a second.
+    /// How it ended, where that needs words.
     pub fn outcome(&self, outcome: &Outcome) {
         let silenced = self.verbosity == Verbosity::Quiet && matches!(outcome, Outcome::Contended { .. });
         if let Some(why) = outcome.why().filter(|_| !silenced) {
-            self.say(why, LAST_WORD);
+            self.last_word(why);
         }
+    }
+
+    /// Nothing may run under the lock any more: this may take a second.
+    pub fn last_word(&self, line: &str) {
+        self.say(line, LAST_WORD);
     }
 
     /// Whether a line can be kept current on stderr, and is wanted. Only where stdin is a terminal too: in a script's

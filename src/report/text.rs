@@ -2,6 +2,7 @@
 //! characters at the very end. The one place for escaping, widths, spans of time and colours. Pure.
 
 use anstyle::{AnsiColor, Effects};
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -144,8 +145,13 @@ pub fn printable(text: &str) -> String {
     safe
 }
 
-/// JSON in which no string can steer a terminal either: outside of strings there is nothing but ASCII.
-pub(super) fn printable_json(json: &str) -> String {
+/// As JSON, for people's eyes too, and a newline. Of text, numbers and maps with text as keys, which cannot fail.
+pub(super) fn json(value: &impl Serialize) -> String {
+    printable_json(&serde_json::to_string_pretty(value).unwrap_or_default()) + "\n"
+}
+
+/// In which no string can steer a terminal either: outside of strings there is nothing but ASCII.
+fn printable_json(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for char in json.chars() {
         if steers(char) && char != '\n' {

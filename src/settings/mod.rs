@@ -2,13 +2,17 @@
 //! before defaults. The only reader of the environment; nothing past it sees clap.
 
 mod connection;
+pub mod doctor;
 mod duration;
+pub mod held;
+mod looks;
 mod misspelt;
 mod origin;
 mod place;
 mod records;
 mod source;
 pub mod status;
+pub mod verify;
 
 pub use self::source::Environment;
 pub use crate::report::Verbosity;
@@ -34,6 +38,8 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Run {
     pub connection: Connection,
+    /// The same, for a `meshlock verify` inside.
+    pub reach: held::Reach,
     pub place: Place,
     /// The key prefix of everything, with its closing slash.
     pub prefix: String,
@@ -56,6 +62,8 @@ pub struct Run {
     pub environment: Vec<(OsString, OsString)>,
     /// Leases that this process tree already holds, outermost first: waiting for one would wait for ourselves.
     pub outer_leases: Vec<i64>,
+    /// The holds around us, outermost first.
+    pub outer_holds: Vec<held::Held>,
     pub verbosity: Verbosity,
     /// What the user should know of the settings, a line each.
     pub warnings: Vec<String>,
@@ -93,6 +101,7 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
     let connection = connection::resolve(&typed.connection, &sources)?;
     let holder = records::holder(&typed.command, records, &sources)?;
     Ok(Run {
+        reach: held::reach(&typed.connection, &sources, &connection),
         connection,
         place,
         prefix,
@@ -106,9 +115,10 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         holder,
         environment: for_the_command(environment),
         outer_leases: outer_leases(environment),
+        outer_holds: held::around(environment),
         verbosity: verbosity(&typed.output, &sources)?,
         warnings: misspelt::warnings(environment),
-        dumb_terminal: environment.get("TERM").is_none_or(|kind| kind == "dumb"),
+        dumb_terminal: looks::is_dumb(environment),
         // Last, since a FIFO's reader is told by it that we are there.
         report: report(records.report.as_deref(), &sources)?,
         command: typed.command,

@@ -26,10 +26,19 @@ pub(super) fn named(prefix: &str, name: &OsStr, typed: &cli::Place, sources: &So
         let why = format!("{} cannot be a lock's name: {why}", quoted(name));
         Failure::new(FailureKind::Usage, why)
     })?;
-    let shared = read(sources, "lock-key", typed.lock_key.as_deref(), |key| {
-        Place::verbatim(prefix, &place.name, key).map_err(|why| format!("cannot be a lock's key: {why}"))
-    })?;
-    Ok(shared.unwrap_or(place))
+    Ok(shared(prefix, Some(&place.name), typed, sources)?.unwrap_or(place))
+}
+
+/// The lock at `--lock-key`, where that is given; without a name it is called by its key.
+pub(super) fn shared(
+    prefix: &str,
+    name: Option<&str>,
+    typed: &cli::Place,
+    sources: &Sources,
+) -> Result<Option<Place>, Failure> {
+    read(sources, "lock-key", typed.lock_key.as_deref(), |key| {
+        Place::verbatim(prefix, name.unwrap_or(key), key).map_err(|why| format!("cannot be a lock's key: {why}"))
+    })
 }
 
 fn key_prefix(text: &str) -> Result<String, String> {

@@ -1,7 +1,7 @@
 //! The settings of `meshlock status` and `meshlock history`: which locks, from where, and how they are shown.
 
 use super::source::Sources;
-use super::{connection, duration, place, read};
+use super::{connection, duration, looks, place, read};
 use crate::cli;
 use crate::lock::keys::Place;
 use crate::outcome::{Failure, FailureKind};
@@ -78,7 +78,7 @@ pub fn status(typed: &cli::Status, environment: &Environment) -> Result<Status, 
         prefix,
         output,
         ttl_left: typed.showing.ttl_left,
-        looks: looks(environment),
+        looks: looks::of(environment),
     })
 }
 
@@ -99,34 +99,23 @@ pub fn history(typed: &cli::History, environment: &Environment) -> Result<Histor
         failed: typed.failed,
         count: usize::try_from(count).unwrap_or(usize::MAX),
         json: typed.json,
-        looks: looks(environment),
+        looks: looks::of(environment),
     })
 }
 
 /// The named ones; `--lock-key` alone is called by its key.
 fn places(prefix: &str, names: &[OsString], typed: &cli::Place, sources: &Sources) -> Result<Vec<Place>, Failure> {
-    let shared = sources.find("lock-key", typed.lock_key.as_deref());
-    match (shared, names) {
-        (Some(shared), []) => shared
-            .read(|key| Place::verbatim(prefix, key, key).map_err(|why| format!("cannot be a lock's key: {why}")))
-            .map(|place| vec![place]),
-        (Some(shared), [_, _, ..]) => Err(Failure::new(
+    let key = sources.find("lock-key", typed.lock_key.as_deref());
+    match (key, names) {
+        (_, []) => Ok(Vec::from_iter(place::shared(prefix, None, typed, sources)?)),
+        (Some(key), [_, _, ..]) => Err(Failure::new(
             FailureKind::Usage,
-            format!("{} is one lock, and several names are given", shared.source),
+            format!("{} is one lock, and several names are given", key.source),
         )),
         (_, names) => names
             .iter()
             .map(|name| place::named(prefix, name, typed, sources))
             .collect(),
-    }
-}
-
-/// As <https://no-color.org> has it.
-fn looks(environment: &Environment) -> Looks {
-    let dumb = environment.get("TERM").is_none_or(|term| term == "dumb");
-    Looks {
-        colour: !dumb && environment.get("NO_COLOR").is_none(),
-        cursor: !dumb,
     }
 }
 
@@ -172,21 +161,6 @@ mod tests {
                 "MESHLOCK_LOCK_KEY is one lock, and several names are given"
             )
         );
-    }
-
-    #[test]
-    fn colours_and_the_cursor_need_a_terminal_that_has_them() {
-        let term = ("TERM", "xterm");
-        for (variables, colour, cursor) in [
-            (&[][..], false, false),
-            (&[term], true, true),
-            (&[("TERM", "dumb")], false, false),
-            (&[term, ("NO_COLOR", "1")], false, true),
-            (&[term, ("NO_COLOR", "")], true, true),
-        ] {
-            let looks = with(&[], variables).map(|settings| settings.looks).ok();
-            assert_eq!(looks, Some(Looks { colour, cursor }), "{variables:?}");
-        }
     }
 
     #[test]

@@ -532,3 +532,18 @@ fn the_defaults_are_those_that_the_help_tells() {
     assert_eq!(settings.verbosity, Verbosity::Normal);
     assert_eq!(settings.place.queue(), "meshlock/lock/billing/");
 }
+
+#[test]
+fn files_are_told_by_absolute_names_and_passwords_not_at_all() {
+    let files = tempfile::tempdir().expect("a directory");
+    let password = files.path().join("password");
+    fs::write(&password, "secret").expect("a file");
+    let flags = ["--user=job", "--password-file", password.to_str().expect("UTF-8")];
+    let told = with(&flags, &[]).expect("settings").reach;
+    assert_eq!(
+        (told.user.as_deref(), told.password_file.as_ref()),
+        (Some("job"), Some(&password))
+    );
+    let told = with(&["--user=job:secret"], &[]).expect("settings").reach;
+    assert!(!format!("{told:?}").contains("secret"), "{told:?}");
+}

@@ -31,6 +31,8 @@ pub struct Etcd(Arc<Inner>);
 
 struct Inner {
     settings: Connection,
+    /// Whether a member that knows no leader is to refuse rather than to wait for one.
+    require_leader: bool,
     pool: Mutex<Pool>,
 }
 
@@ -38,7 +40,7 @@ struct Pool {
     members: Vec<Member>,
     /// The one to ask next.
     current: usize,
-    /// Of the first answer; the only one that counts from then on.
+    /// The only one that counts: the one expected, else that of the first answer.
     cluster: Option<u64>,
 }
 
@@ -62,13 +64,28 @@ enum Standing {
 
 impl Etcd {
     pub fn new(settings: &Connection) -> Self {
+        Self::with(settings.clone(), None, true)
+    }
+
+    /// The one cluster with this id; what answers for another is no witness.
+    pub fn of_cluster(settings: &Connection, cluster: u64) -> Self {
+        Self::with(settings.clone(), Some(cluster), true)
+    }
+
+    /// One endpoint, asked about itself: also where it knows no leader.
+    pub fn alone(settings: Connection) -> Self {
+        Self::with(settings, None, false)
+    }
+
+    fn with(settings: Connection, cluster: Option<u64>, require_leader: bool) -> Self {
         Self(Arc::new(Inner {
             pool: Mutex::new(Pool {
                 members: settings.endpoints.iter().map(|_| Member::default()).collect(),
                 current: 0,
-                cluster: None,
+                cluster,
             }),
-            settings: settings.clone(),
+            settings,
+            require_leader,
         }))
     }
 
@@ -253,7 +270,7 @@ impl Etcd {
             }
             match self.once(self.per_try().min(left), call).await {
                 // An endpoint that is set up wrongly need not keep us from the others.
-                Err(fault @ (Fault::Unreachable { .. } | Fault::Config { .. })) => {
+                Err(fault @ (Fault::Unreachable { .. } | Fault::Config { .. } | Fault::Foreign { .. })) => {
                     worst = Some(worse(worst, fault));
                 }
                 outcome => return outcome,
@@ -336,7 +353,7 @@ impl Etcd {
             .connect()
             .await
             .map_err(|error| self.refuted(at, fault::of_transport(url, &error)))?;
-        let mut options = ConnectOptions::new().with_require_leader(true);
+        let mut options = ConnectOptions::new().with_require_leader(self.0.require_leader);
         if let Some((user, password)) = &settings.user {
             options = options.with_user(user, password);
         }
@@ -374,10 +391,8 @@ impl Etcd {
         }
         member.standing = Standing::Foreign;
         pool.advance(at);
-        Err(Fault::Config {
-            why: format!(
-                "{endpoint}: it is a member of another cluster ({cluster:x}) than the other endpoints ({ours:x})"
-            ),
+        Err(Fault::Foreign {
+            why: format!("{endpoint}: it serves another cluster ({cluster:x}) than the one of the lock ({ours:x})"),
         })
     }
 
@@ -496,17 +511,22 @@ async fn open_watch(
     Ok((id, (stream, early)))
 }
 
-fn seconds_granted(ttl: i64) -> Option<Duration> {
+pub(super) fn seconds_granted(ttl: i64) -> Option<Duration> {
     u64::try_from(ttl).ok().filter(|&ttl| ttl > 0).map(Duration::from_secs)
 }
 
-/// A refusal in the settings tells more than a silence does; among equals both are told.
+/// A refusal in the settings tells more than a silence does, and a stranger no more than that; among equals both are
+/// told.
 fn worse(before: Option<Fault>, now: Fault) -> Fault {
     match (before, now) {
-        (Some(Fault::Unreachable { why: before }), Fault::Unreachable { why: now }) => Fault::Unreachable {
+        (
+            Some(Fault::Unreachable { why: before } | Fault::Foreign { why: before }),
+            Fault::Unreachable { why: now },
+        )
+        | (Some(Fault::Unreachable { why: before }), Fault::Foreign { why: now }) => Fault::Unreachable {
             why: format!("{before}; {now}"),
         },
-        (None | Some(Fault::Unreachable { .. }), now) => now,
+        (None | Some(Fault::Unreachable { .. } | Fault::Foreign { .. }), now) => now,
         (Some(before), _) => before,
     }
 }

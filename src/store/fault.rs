@@ -206,6 +206,15 @@ fn of_chain(endpoint: &str, chain: &[String]) -> Fault {
     if says(&["no native certs", "private key", "Error parsing TLS"]) {
         return config(cause);
     }
+    if tls && says(&["operation was canceled"]) && says(&["connection closed"]) {
+        // Closed between the handshake, which a client takes for done before the server has seen its certificate
+        // (TLS 1.3), and the first question, so that the server's reason is lost.
+        return Fault::Unreachable {
+            why: format!(
+                "{endpoint}: it hung up after the TLS handshake: it is going away, or refuses our certificate, or wants one (--cert and --key)"
+            ),
+        };
+    }
     if says(&[
         "broken pipe",
         "Broken pipe",
@@ -311,6 +320,20 @@ mod tests {
         assert!(
             matches!(&refused, Fault::Denied { why } if why.contains("(BadCertificate)")),
             "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn a_hang_up_after_the_handshake_may_be_for_the_certificate_and_is_tried_again() {
+        let hung_up = ["transport error", "operation was canceled", "connection closed"];
+        let fault = transport("https://e:1", &hung_up);
+        assert!(
+            matches!(&fault, Fault::Unreachable { why } if why.contains("refuses our certificate, or wants one")),
+            "{fault:?}"
+        );
+        assert_eq!(
+            transport("http://e:1", &hung_up).to_string(),
+            "http://e:1: the connection broke"
         );
     }
 

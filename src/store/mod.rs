@@ -4,6 +4,7 @@
 
 pub mod etcd;
 mod fault;
+pub mod inquiry;
 pub mod pages;
 mod wire;
 
@@ -21,6 +22,13 @@ pub struct Connection {
     pub dial_timeout: Duration,
     pub tls: Option<Tls>,
     pub user: Option<(String, String)>,
+}
+
+impl Connection {
+    /// That nobody answered within `dial_timeout`.
+    pub fn silent(&self) -> Fault {
+        fault::silent(&self.endpoints.join(", "), self.dial_timeout)
+    }
 }
 
 /// The contents of the TLS files, read and checked before anything connects.
@@ -53,6 +61,10 @@ pub enum Fault {
     },
     /// What was to be bound to the lease was not: the server does not know it (any more).
     LeaseGone,
+    /// The endpoint serves another cluster than ours: it is no witness.
+    Foreign {
+        why: String,
+    },
     /// An endpoint that served our cluster now serves another, a restored one for example: what we held
     /// there is gone.
     Replaced {
@@ -69,10 +81,17 @@ impl Fault {
         let kind = match self {
             Self::Unreachable { .. } | Self::NoSpace { .. } | Self::LeaseGone => FailureKind::Unavailable,
             Self::Denied { .. } => FailureKind::Denied,
-            Self::Config { .. } | Self::Replaced { .. } => FailureKind::Config,
+            Self::Config { .. } | Self::Foreign { .. } | Self::Replaced { .. } => FailureKind::Config,
             Self::Internal { .. } => FailureKind::Internal,
         };
         Failure::new(kind, self.to_string())
+    }
+}
+
+impl Fault {
+    /// Whether it is for a missing user or right.
+    pub const fn is_denial(&self) -> bool {
+        matches!(self, Self::Denied { .. })
     }
 }
 
@@ -83,6 +102,7 @@ impl fmt::Display for Fault {
             | Self::Denied { why }
             | Self::Config { why }
             | Self::NoSpace { why }
+            | Self::Foreign { why }
             | Self::Replaced { why }
             | Self::Internal { why } => f.write_str(why),
             Self::LeaseGone => f.write_str("etcd does not know our lease any more"),

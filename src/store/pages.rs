@@ -7,7 +7,6 @@ use super::wire::{self, cluster};
 use super::{Answer, Fault, Item, Op, Read, Txn, fault};
 use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse};
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// Keys in one answer. Servers before 3.5 go through all that is left of a range for each page of it, so these are
@@ -22,15 +21,6 @@ const AT_A_TIME: usize = 8;
 
 /// How tonic refuses a message that is over its limit; it has no code of its own.
 const TOO_LARGE: &str = "message length too large";
-
-/// How long a lease still lives, by the word of the leader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
-    /// Rounded down to seconds. `None`: it has run out, or is not known.
-    pub left: Option<Duration>,
-    /// `None`: the lease is not known.
-    pub granted: Option<Duration>,
-}
 
 /// The keys of a prefix in their order, at one revision: that of the first page unless another is given.
 pub struct Keys {
@@ -195,20 +185,6 @@ impl Etcd {
         Box::pin(self.each(&|mut client: Client| {
             let options = options.clone();
             async move { fits(client.get(first, Some(options)).await.map(page)) }
-        }))
-        .await
-    }
-
-    /// What is left of the lease. Asked without its keys, for which newer servers want the right to read them.
-    pub async fn lease_left(&self, lease: i64) -> Result<Left, Fault> {
-        Box::pin(self.each(&|mut client: Client| async move {
-            let answer = client.lease_time_to_live(lease, None).await?;
-            let seconds = |ttl: i64| u64::try_from(ttl).ok().filter(|ttl| *ttl > 0).map(Duration::from_secs);
-            let left = Left {
-                left: seconds(answer.ttl()),
-                granted: seconds(answer.granted_ttl()),
-            };
-            Ok((cluster(answer.header()), left))
         }))
         .await
     }

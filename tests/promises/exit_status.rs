@@ -129,6 +129,10 @@ fn every_row_of_the_table_is_provoked_and_says_so_on_stderr() {
             "signal" => finished.signaled(Signal::SIGHUP),
             _ => finished.status(row.status.parse().expect("a number")),
         };
+        // What was looked for and found is the answer, and no complaint.
+        if row.name == "check" {
+            continue;
+        }
         // The command's own words are all there is where it ended by itself.
         let ours = !matches!(row.name, "command" | "signal");
         assert_eq!(

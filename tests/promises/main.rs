@@ -10,6 +10,7 @@ mod harness;
 
 mod connection;
 mod contention;
+mod doctor;
 mod exit_status;
 mod handover;
 mod history;
@@ -24,5 +25,6 @@ mod signals;
 mod status;
 mod terminal;
 mod tree;
+mod verify;
 mod waiting_line;
 mod watching;

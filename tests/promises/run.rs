@@ -82,6 +82,7 @@ fn the_environment_reaches_the_command_with_only_the_holds_variables_added() {
         [
             "ETCD_LOCK_KEY",
             "ETCD_LOCK_REV",
+            "MESHLOCK_HELD_ALL",
             "MESHLOCK_HELD_CLUSTER",
             "MESHLOCK_HELD_ENDPOINTS",
             "MESHLOCK_HELD_KEY",

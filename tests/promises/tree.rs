@@ -376,7 +376,7 @@ fn stragglers_can_be_killed() {
     Meshlock::run(etcd, &name)
         .args(["--stragglers", "kill"])
         .sh(&format!(
-            "trap '' TERM HUP; setsid -f {0}; (setsid {0} &); while [ \"$(grep -c start {1})\" -lt 2 ]; do sleep 0.01; done; exit 6",
+            "trap '' TERM HUP; setsid -f {0}; (setsid {0} &); while [ \"$(cat {1} 2>/dev/null | grep -c start)\" -lt 2 ]; do sleep 0.01; done; exit 6",
             observer.script(),
             observer.file().display()
         ))

@@ -126,7 +126,7 @@ impl Step<'_> {
         }
         match fault {
             // An endpoint that proved to be another cluster's is not asked again.
-            Fault::Config { why } | Fault::Replaced { why } if leaving => {
+            Fault::Config { why } | Fault::Foreign { why } | Fault::Replaced { why } if leaving => {
                 self.state.outage = Some(why);
                 self.state.again = Some((self.now + self.state.rules.retry, request));
             }
@@ -153,6 +153,7 @@ impl Step<'_> {
             Fault::NoSpace { .. }
             | Fault::Denied { .. }
             | Fault::Config { .. }
+            | Fault::Foreign { .. }
             | Fault::Replaced { .. }
             | Fault::Internal { .. } => {
                 self.refused(&request, fault.failure());

@@ -1,7 +1,7 @@
 //! Locks and runs as JSON, format 1; the schemas are docs/status.schema.json and docs/history.schema.json. Every
 //! field is always there, so that readers need not tell absent from null. Knows nothing of how they were read.
 
-use super::super::text::{printable_json, stamp};
+use super::super::text::{json, stamp};
 use crate::lock::board::{Board, Entry, Life, Lock, Mark, Opened, Ran};
 use crate::lock::record::{Holder, Run};
 use serde::Serialize;
@@ -123,7 +123,7 @@ struct History<'a> {
 }
 
 pub fn status_json(board: &Board, now: SystemTime) -> String {
-    written(&Status {
+    json(&Status {
         format: FORMAT,
         at: stamp(now),
         cluster: format!("{:x}", board.cluster),
@@ -133,18 +133,11 @@ pub fn status_json(board: &Board, now: SystemTime) -> String {
 }
 
 pub fn history_json(runs: &[Ran], now: SystemTime) -> String {
-    written(&History {
+    json(&History {
         format: FORMAT,
         at: stamp(now),
         runs: runs.iter().map(run).collect(),
     })
-}
-
-/// Maps with string keys, strings and numbers alone cannot fail.
-fn written(value: &impl Serialize) -> String {
-    let mut json = printable_json(&serde_json::to_string_pretty(value).unwrap_or_default());
-    json.push('\n');
-    json
 }
 
 fn lock(lock: &Lock, now: SystemTime) -> LockJson<'_> {

@@ -94,12 +94,18 @@ impl Meshlock {
 
     /// A command that only asks, and is given its names as arguments: `meshlock status`.
     pub(crate) fn ask(etcd: &Etcd, subcommand: &'static str) -> Self {
+        let mut ask = Self::ask_at(etcd.endpoint(), subcommand);
+        ask.log = Some(etcd.log().to_owned());
+        ask
+    }
+
+    pub(crate) fn ask_at(endpoints: impl Into<String>, subcommand: &'static str) -> Self {
         Self {
             subcommand,
             name: None,
             dashes: false,
             command: Vec::new(),
-            ..Self::run(etcd, "")
+            ..Self::run_at(endpoints, "")
         }
     }
 

@@ -1,0 +1,154 @@
+//! Gathers the facts: all endpoints at once, each within `--dial-timeout`, with questions that change nothing. Judges
+//! nothing.
+
+use super::{Endpoint, Facts, Fault, Machine, Member};
+use crate::lock::keys::{self, Kind};
+use crate::moment::Moment;
+use crate::store::Connection;
+use crate::store::etcd::Etcd;
+use std::fs;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// A server that does not want our certificate says so, but where it has hung up before we ask, that is lost.
+const TRIES: usize = 5;
+
+/// Asks every endpoint after itself, and after what we may do there: read and write below each of the prefixes.
+pub async fn examine(connection: &Connection, prefixes: &[String]) -> Facts {
+    let mut asked = JoinSet::new();
+    for (place, url) in connection.endpoints.iter().enumerate() {
+        let alone = Connection {
+            endpoints: vec![url.clone()],
+            ..connection.clone()
+        };
+        let prefixes = prefixes.to_owned();
+        asked.spawn(async move { (place, endpoint(alone, &prefixes).await) });
+    }
+    let mut endpoints = asked.join_all().await;
+    endpoints.sort_by_key(|(place, _)| *place);
+    Facts {
+        prefixes: prefixes.to_owned(),
+        user: connection.user.as_ref().map(|(name, _)| name.clone()),
+        certificate: connection.tls.as_ref().is_some_and(|tls| tls.identity.is_some()),
+        endpoints: endpoints.into_iter().map(|(_, endpoint)| endpoint).collect(),
+        machine: Machine {
+            asleep: Moment::asleep(),
+            clock_source: clock_source(),
+        },
+    }
+}
+
+async fn endpoint(connection: Connection, prefixes: &[String]) -> Endpoint {
+    let mut found = Endpoint {
+        url: connection.endpoints.join(","),
+        member: Err(connection.silent()),
+        read: None,
+        write: None,
+        roles: None,
+    };
+    // What was found until then counts.
+    timeout(connection.dial_timeout, look(&connection, prefixes, &mut found))
+        .await
+        .ok();
+    found
+}
+
+async fn look(connection: &Connection, prefixes: &[String], found: &mut Endpoint) {
+    let etcd = Etcd::alone(connection.clone());
+    for _ in 0..TRIES {
+        introduce(&etcd, &mut found.member).await;
+        if !matches!(found.member, Err(Fault::Unreachable { .. })) || connection.tls.is_none() {
+            break;
+        }
+    }
+    if let Err(denied @ (Fault::Denied { .. } | Fault::Config { .. })) = &found.member
+        && connection.user.is_some()
+    {
+        // Who answers there is told to those who are not let in, too, by servers of some age.
+        let denied = denied.clone();
+        let stranger = Etcd::alone(Connection {
+            user: None,
+            ..connection.clone()
+        });
+        let mut member = Err(denied.clone());
+        introduce(&stranger, &mut member).await;
+        found.member = member
+            .map(|member| Member {
+                denied: Some(denied.clone()),
+                ..member
+            })
+            .map_err(|_| denied);
+        return;
+    }
+    let Ok(Member { status, .. }) = &found.member else {
+        return;
+    };
+    if status.as_ref().is_some_and(|status| status.leader == 0) {
+        return;
+    }
+    let silent = || connection.silent();
+    found.read = Some(Err(silent()));
+    let sent = Moment::now();
+    found.read = Some(read(&etcd, prefixes).await.map(|()| Moment::now().since(sent)));
+    found.write = Some(Err(silent()));
+    found.write = Some(etcd.may_write(&probes(prefixes)).await);
+    if let Some((user, _)) = &connection.user {
+        found.roles = etcd.roles(user).await.ok();
+    }
+}
+
+/// Who answers, by his own word.
+async fn introduce(etcd: &Etcd, member: &mut Result<Member, Fault>) {
+    match etcd.status().await {
+        Ok(status) => {
+            let mut known = Member {
+                cluster: status.cluster,
+                id: status.member,
+                alarms: status.alarms.clone(),
+                status: Some(status),
+                ..Member::default()
+            };
+            // Without a leader it may wait for one, and we for it in vain.
+            *member = Ok(known.clone());
+            known.peers = etcd.membership().await.ok().map(|membership| membership.peers);
+            *member = Ok(known);
+        }
+        // etcd 3.4.42, 3.5.28 and 3.6.9 and later tell administrators alone, and others at least this.
+        Err(Fault::Denied { .. }) => {
+            *member = match etcd.membership().await {
+                Ok(membership) => Ok(Member {
+                    cluster: membership.cluster,
+                    id: membership.member,
+                    peers: Some(membership.peers),
+                    alarms: etcd.alarms().await.unwrap_or_default(),
+                    ..Member::default()
+                }),
+                Err(fault) => Err(fault),
+            };
+        }
+        Err(fault) => *member = Err(fault),
+    }
+}
+
+async fn read(etcd: &Etcd, prefixes: &[String]) -> Result<(), Fault> {
+    for prefix in prefixes {
+        etcd.may_read(prefix).await?;
+    }
+    Ok(())
+}
+
+/// One key below each prefix, and of each kind below the first: roles are given for prefixes, and for no key alone.
+fn probes(prefixes: &[String]) -> Vec<String> {
+    let (root, others) = match prefixes {
+        [root, others @ ..] => (root.as_str(), others),
+        [] => return Vec::new(),
+    };
+    let ours = Kind::ALL.map(|kind| keys::all(root, kind));
+    let probe = |prefix: &String| format!("{prefix}%");
+    ours.iter().chain(others).map(probe).collect()
+}
+
+fn clock_source() -> Option<String> {
+    let text = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource").ok()?;
+    Some(text.trim().to_owned())
+}

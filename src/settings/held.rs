@@ -1,0 +1,94 @@
+//! What a command is told of the holds around it, and `meshlock verify` finds again: one list, the outermost first,
+//! with where each hold can be asked after. Names of files, never what is in them, and never a password.
+
+use super::source::{Environment, Sources};
+use crate::cli;
+use crate::store::Connection;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf, absolute};
+
+/// A JSON array of [`Held`].
+pub const ALL: &str = "MESHLOCK_HELD_ALL";
+
+/// One hold. Fields may be added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    pub name: String,
+    pub token: i64,
+    pub key: String,
+    /// In hexadecimal, as in `MESHLOCK_HELD_LEASES`.
+    pub lease: String,
+    /// In hexadecimal, as in `MESHLOCK_HELD_CLUSTER`.
+    pub cluster: String,
+    #[serde(flatten)]
+    pub reach: Reach,
+}
+
+/// How etcd was reached, for somebody with another working directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    pub endpoints: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cacert: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cert: Option<PathBuf>,
+    /// The file with the certificate's private key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cert_key: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
+}
+
+/// The variable's value: the holds around us and our own.
+pub fn list(outer: &[Held], own: &Held) -> String {
+    let all: Vec<&Held> = outer.iter().chain([own]).collect();
+    // Text and numbers alone cannot fail to be written.
+    serde_json::to_string(&all).unwrap_or_default()
+}
+
+/// The holds around this process, the outermost first. What cannot be read was not written by us.
+pub(super) fn around(environment: &Environment) -> Vec<Held> {
+    let list = environment.get(ALL).and_then(|list| list.to_str());
+    serde_json::from_str(list.unwrap_or_default()).unwrap_or_default()
+}
+
+/// How etcd is reached under these settings. A file whose name is not UTF-8 cannot be told of.
+pub(super) fn reach(typed: &cli::Connection, sources: &Sources, connection: &Connection) -> Reach {
+    let file = |flag, typed: Option<&Path>| {
+        let found = sources.path(flag, typed)?;
+        absolute(found.value).ok().filter(|file| file.to_str().is_some())
+    };
+    let user = connection.user.as_ref().map(|(name, _)| name.clone());
+    Reach {
+        endpoints: connection.endpoints.join(","),
+        cacert: file("cacert", typed.cacert.as_deref()),
+        cert: file("cert", typed.cert.as_deref()),
+        cert_key: file("key", typed.key.as_deref()),
+        password_file: user
+            .as_ref()
+            .and_then(|_| file("password-file", typed.password_file.as_deref())),
+        user,
+    }
+}
+
+/// Reaches as the hold did, where nothing else was typed.
+pub(super) fn reach_again(typed: &mut cli::Connection, held: &Held) {
+    let Reach {
+        endpoints,
+        cacert,
+        cert,
+        cert_key,
+        user,
+        password_file,
+    } = held.reach.clone();
+    typed.endpoints.get_or_insert(endpoints.into());
+    typed.cacert = typed.cacert.take().or(cacert);
+    if typed.cert.is_none() && typed.key.is_none() {
+        (typed.cert, typed.key) = (cert, cert_key);
+    }
+    if typed.user.is_none() && typed.password_file.is_none() {
+        (typed.user, typed.password_file) = (user.map(Into::into), password_file);
+    }
+}
