@@ -52,6 +52,24 @@ fn completions() -> [(&'static str, &'static str, String); 3] {
 }
 
 #[test]
+fn the_tests_that_the_argument_for_safety_names_are_there() {
+    let named: Vec<String> = read("docs/SAFETY.md")
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|words| words.contains('_') && words.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_'))
+        .map(str::to_owned)
+        .collect();
+    assert!(named.len() > 8, "{named:?}");
+    let tests: String = ["model/main.rs", "promises/loss.rs", "promises/tree.rs"]
+        .map(|file| read(&format!("tests/{file}")))
+        .concat();
+    for name in named {
+        assert!(tests.contains(&format!("fn {name}()")), "docs/SAFETY.md names {name}");
+    }
+}
+
+#[test]
 fn the_man_pages_are_those_of_the_command_line() {
     for (path, page) in man() {
         hold(&path, &page);
