@@ -30,7 +30,7 @@ pub fn doctor(typed: &cli::Doctor, environment: &Environment) -> Result<Doctor, 
     Ok(Doctor {
         connection: connection::resolve(&typed.connection, &sources)?,
         prefixes: [prefix].into_iter().chain(queue).collect(),
-        json: typed.json || switch(&sources, "json")?,
+        json: typed.json,
         quiet: typed.quiet || switch(&sources, "quiet")?,
         looks: looks::of(environment),
     })
