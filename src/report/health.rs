@@ -82,7 +82,7 @@ struct Other<'a> {
 
 #[derive(Serialize)]
 struct Clock<'a> {
-    asleep_s: f64,
+    asleep_seconds: f64,
     clock_source: Option<&'a str>,
 }
 
@@ -107,7 +107,7 @@ pub fn json(facts: &Facts, findings: &[Finding]) -> String {
         certificate: facts.certificate,
         endpoints: facts.endpoints.iter().map(one).collect(),
         machine: Clock {
-            asleep_s: millis(*asleep).round() / 1000.0,
+            asleep_seconds: millis(*asleep).round() / 1000.0,
             clock_source: clock_source.as_deref(),
         },
         findings: findings.iter().map(found).collect(),

@@ -3,7 +3,7 @@
 
 use crate::harness::etcd::{ServerTls, free_port};
 use crate::harness::tls::Authority;
-use crate::harness::{Cluster, Etcd, Finished, Meshlock, clean, eventually, so};
+use crate::harness::{Cluster, Etcd, Finished, Meshlock, clean, eventually, schema, so};
 use serde_json::Value;
 use std::net::TcpListener;
 
@@ -25,7 +25,9 @@ fn call(endpoints: &str, options: &[&str]) -> Finished {
 fn diagnosis(endpoints: &str, options: &[&str]) -> (i32, Value) {
     let (code, said) = doctor(endpoints, &[&["--json"], options].concat());
     assert!(said.ends_with('\n'), "{said}");
-    (code, serde_json::from_str(&said).expect("JSON"))
+    let json = serde_json::from_str(&said).expect("JSON");
+    schema::assert_valid("doctor.schema.json", &json);
+    (code, json)
 }
 
 /// The one finding with this code, whose line people get too.
