@@ -105,7 +105,7 @@ pub const EXIT_STATUSES: &[Row] = &[
     Row {
         status: "70",
         name: "internal",
-        meaning: "a bug in meshlock",
+        meaning: "a bug in meshlock, or its keeper was killed before the command began",
     },
     Row {
         status: "75",
