@@ -14,7 +14,7 @@ mod record;
 mod report;
 mod witness;
 
-use crate::harness::{Meshlock, directory, proc, tick};
+use crate::harness::{Meshlock, directory, eventually, proc, so, tick};
 use calls::Calls;
 use faults::Faults;
 use members::Members;
@@ -152,7 +152,7 @@ fn storm(arguments: &Arguments, seed: u64) {
         stuck = wait_for_ends(&calls);
         drop(end);
     });
-    calm_down(&network);
+    calm_down(&network, &faults.members);
     let results = judge(
         arguments,
         seed,
@@ -208,7 +208,11 @@ fn wait_for_ends(calls: &Calls<'_>) -> Vec<String> {
 
 /// The next ones in line: what a holder that was killed could not take away itself, its open record, its
 /// successor does.
-fn calm_down(network: &Network) {
+fn calm_down(network: &Network, members: &Members) {
+    // What a stopped member was asked for is done when it goes on, after it had been undone elsewhere.
+    eventually("no name is frozen", || {
+        so(members.etcdctl(&["del", "--prefix", "meshlock/freeze/"]).is_some())
+    });
     network.enter(network::Host::Client(0));
     for name in ["alpha", "beta"] {
         let endpoints = network.endpoints(0).join(",");
