@@ -46,6 +46,29 @@ fn a_lost_answer_to_the_release_leaves_no_doubt() {
 }
 
 #[test]
+fn an_entry_that_was_put_in_the_place_of_ours_is_left_alone() {
+    let etcd = Etcd::shared();
+    let name = unique("replaced");
+    let mut holder = Meshlock::run(etcd, &name).sh("echo held; exec sleep 1000").start();
+    let entry = etcd.wait_for_queue(&name, 1).remove(0);
+    holder.wait_for_stdout("held");
+    etcd.del(&entry);
+    etcd.put(&entry, "{}");
+    holder
+        .finish()
+        .stdout("held\n")
+        .stderr_line([name.as_str(), "lost"])
+        .status(79);
+    assert_eq!(
+        etcd.get(&entry).as_deref(),
+        Some("{}"),
+        "it is not the one that we held"
+    );
+    etcd.del(&entry);
+    etcd.assert_clean(&name);
+}
+
+#[test]
 fn an_etcd_without_space_does_not_keep_the_lock() {
     let etcd = Etcd::start_with(&["--quota-backend-bytes=1000000"]);
     let mut holder = Meshlock::run(&etcd, "full")
