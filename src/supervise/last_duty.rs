@@ -2,12 +2,19 @@
 //! dead, whatever of the tree can still be found is killed. Knows neither lease nor store.
 
 use super::tree::{self, Process};
+use crate::moment::Moment;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::time::Duration;
+
+/// So many looks in a row must find nothing: a process shows no environment in the midst of an execve(2), and
+/// numbers that begin again at the lowest can pass a look by.
+const EMPTY_LOOKS: u32 = 2;
+/// How often one look turns to those that came while it looked.
+const NEWCOMERS: u32 = 16;
 
 /// The list of leases in the environment of every process of a hold, outermost first.
 pub const MARK: &str = "MESHLOCK_HELD_LEASES";
@@ -65,16 +72,22 @@ impl Quarry {
     /// from the dead. Blocks, and reading
     /// an environment can hang on a process in the midst of a page fault: to be called off the main thread.
     pub fn kill_all(&self, patience: Duration) -> bool {
-        let until = crate::moment::Moment::now() + patience;
+        let until = Moment::now() + patience;
+        let mut empty_looks = 0;
         loop {
             let (found, all) = self.find();
-            if found.is_empty() && all.is_ok() {
+            empty_looks = if found.is_empty() && all.is_ok() {
+                empty_looks + 1
+            } else {
+                0
+            };
+            if empty_looks == EMPTY_LOOKS {
                 return true;
             }
             for process in &found {
                 process.kill().ok();
             }
-            if crate::moment::Moment::now() >= until {
+            if Moment::now() >= until {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -107,7 +120,7 @@ impl Quarry {
             all = all.and(tree::descendants(process.pid, &spared, &mut found));
         }
         // Last, since it is the slowest and only finds what escaped all else.
-        all = all.and(add_living(|pid| !spared.contains(&pid) && self.marks(pid), &mut found));
+        all = all.and(self.add_marked(spared, &mut found));
         found.retain(|process| Some(process.pid) != guardian);
         (found, all)
     }
@@ -126,8 +139,38 @@ impl Quarry {
             .collect()
     }
 
-    fn marks(&self, pid: i32) -> bool {
-        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| carries(&environment, &self.mark))
+    /// Adds the living that carry the mark. One that ended between the list and the look may have left a child
+    /// that came after the list, so then the newcomers are looked at too: a tree whose every process forks and
+    /// ends would otherwise be taken for dead. On a busy machine there always is such a one, and after
+    /// [`NEWCOMERS`] looks without a mark it was another's.
+    fn add_marked(&self, spared: BTreeSet<i32>, found: &mut BTreeSet<Process>) -> io::Result<()> {
+        let mut seen = spared;
+        let mut outcome = Ok(());
+        for _ in 0..NEWCOMERS {
+            let mut one_ended = false;
+            for pid in tree::all()?.into_iter().filter(|pid| seen.insert(*pid)) {
+                let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                let marked = carries(&environment, &self.mark);
+                // Without an environment it has ended, or is the kernel's own, another user's or scrubbed.
+                if !marked && !environment.is_empty() {
+                    continue;
+                }
+                match Process::living(pid) {
+                    Ok(Some(process)) if marked => {
+                        found.insert(process);
+                    }
+                    Ok(Some(_)) => {}
+                    // Ours, and gone before it could be killed: the look did not find all.
+                    Ok(None) if marked => outcome = Err(io::ErrorKind::Interrupted.into()),
+                    Ok(None) => one_ended = true,
+                    Err(error) => outcome = Err(error),
+                }
+            }
+            if !one_ended || outcome.is_err() || !found.is_empty() {
+                break;
+            }
+        }
+        outcome
     }
 }
 

@@ -1,6 +1,7 @@
 //! Release: only with the tree dead, bounded in time, and never at the cost of the command's own status.
 
-use crate::harness::{Etcd, Meshlock, unique};
+use crate::harness::{Etcd, Meshlock, proc, unique};
+use nix::sys::signal::Signal;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,33 @@ fn a_lost_answer_to_the_release_leaves_no_doubt() {
     proxy.cut();
     proxy.heal();
     holder.finish().stdout("held\n").status(7);
+    etcd.assert_clean(&name);
+}
+
+#[test]
+fn an_entry_that_was_put_in_the_place_of_ours_is_left_alone() {
+    let etcd = Etcd::shared();
+    let name = unique("replaced");
+    let mut holder = Meshlock::run(etcd, &name).sh("echo held; exec sleep 1000").start();
+    let entry = etcd.wait_for_queue(&name, 1).remove(0);
+    holder.wait_for_stdout("held");
+    // It learns of the one only when the other is there.
+    let keeper = holder.keeper();
+    proc::signal(keeper, Signal::SIGSTOP);
+    etcd.del(&entry);
+    etcd.put(&entry, "{}");
+    proc::signal(keeper, Signal::SIGCONT);
+    holder
+        .finish()
+        .stdout("held\n")
+        .stderr_line([name.as_str(), "lost"])
+        .status(79);
+    assert_eq!(
+        etcd.get(&entry).as_deref(),
+        Some("{}"),
+        "it is not the one that we held"
+    );
+    etcd.del(&entry);
     etcd.assert_clean(&name);
 }
 
