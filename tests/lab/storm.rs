@@ -149,7 +149,7 @@ fn storm(arguments: &Arguments, seed: u64) {
         blow(&mut faults, plan.take(faults_at_most), span);
         calls.stop();
         faults.heal_all();
-        stuck = wait_for_ends(&calls);
+        stuck = wait_for_ends(&calls, &faults.members);
         drop(end);
     });
     calm_down(&network, &faults.members);
@@ -186,9 +186,14 @@ fn blow(faults: &mut Faults<'_>, plan: impl Iterator<Item = Fault>, span: Durati
 }
 
 /// Calls that do not end.
-fn wait_for_ends(calls: &Calls<'_>) -> Vec<String> {
+fn wait_for_ends(calls: &Calls<'_>, members: &Members) -> Vec<String> {
     let start = Instant::now();
+    let mut thaw = start;
     loop {
+        if Instant::now() >= thaw {
+            thaw_all(members);
+            thaw = Instant::now() + Duration::from_secs(1);
+        }
         let running = calls.running();
         if running.is_empty() {
             return Vec::new();
@@ -206,13 +211,16 @@ fn wait_for_ends(calls: &Calls<'_>) -> Vec<String> {
     }
 }
 
+/// What a stopped member was asked for is done when it goes on, after it had been undone elsewhere: a name can
+/// become frozen at any time yet.
+fn thaw_all(members: &Members) -> bool {
+    members.etcdctl(&["del", "--prefix", "meshlock/freeze/"]).is_some()
+}
+
 /// The next ones in line: what a holder that was killed could not take away itself, its open record, its
 /// successor does.
 fn calm_down(network: &Network, members: &Members) {
-    // What a stopped member was asked for is done when it goes on, after it had been undone elsewhere.
-    eventually("no name is frozen", || {
-        so(members.etcdctl(&["del", "--prefix", "meshlock/freeze/"]).is_some())
-    });
+    eventually("no name is frozen", || so(thaw_all(members)));
     network.enter(network::Host::Client(0));
     for name in ["alpha", "beta"] {
         let endpoints = network.endpoints(0).join(",");
