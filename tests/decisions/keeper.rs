@@ -498,3 +498,16 @@ fn a_renewal_that_comes_through_ends_the_waking() {
     let later = keeper.after(500);
     assert!(!later.contains(&Action::Wake), "{later:?}");
 }
+
+#[test]
+fn from_the_stop_point_on_nothing_is_offered() {
+    let mut keeper = Keeper::queued(behind());
+    // Renewals came to nothing for so long.
+    keeper.after(2500);
+    keeper.on(Event::QueueChanged);
+    let seen = keeper.on(Event::Answer(Answer::View(alone())));
+    assert!(
+        !seen.iter().any(|action| matches!(action, Action::Offer(_))),
+        "{seen:?}"
+    );
+}

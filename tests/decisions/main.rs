@@ -12,6 +12,7 @@ mod etcd;
 mod guardian;
 mod histories;
 mod keeper;
+mod protocol;
 mod world;
 
 use meshlock::rules::{Asked, Checks, Rules};

@@ -1,0 +1,110 @@
+//! The protocol's promises that no single fault would show: what a transaction insists on, and what an answer is
+//! taken to mean.
+
+use meshlock::lock::keys::Place;
+use meshlock::lock::protocol::{Ours, Protocol};
+use meshlock::lock::queue::Renewal;
+use meshlock::lock::record::{FORMAT, Holder, Purpose};
+use meshlock::moment::Moment;
+use meshlock::store::{Alive, Answer, Found, If, Item};
+use std::time::Duration;
+
+const LEASE: i64 = 5;
+const TOKEN: i64 = 7;
+
+fn protocol() -> Protocol {
+    let holder = Holder {
+        format: FORMAT,
+        host: String::new(),
+        user: String::new(),
+        pid: 1,
+        program: String::new(),
+        started: String::new(),
+        purpose: Purpose::default(),
+    };
+    Protocol {
+        place: Place::new("", "n").expect("a name"),
+        holder,
+        keep: 3,
+    }
+}
+
+fn entry(lease: i64, created: i64) -> Item {
+    Item {
+        key: protocol().place.entry(lease),
+        value: Vec::new(),
+        created,
+        lease,
+    }
+}
+
+fn found(items: Vec<Item>) -> Found {
+    let all = i64::try_from(items.len()).expect("a few");
+    Found { items, all }
+}
+
+fn answer(term: u64, reads: Vec<Found>) -> Answer {
+    Answer {
+        succeeded: true,
+        cluster: 1,
+        revision: 9,
+        term,
+        reads,
+    }
+}
+
+/// Sent at one second, answered after so many milliseconds in term 3; then the read.
+fn renewal(took: u64, own_entry: Item, term: u64) -> Renewal {
+    let sent = Moment::from_nanos(1_000_000_000);
+    let alive = Alive {
+        sent,
+        ttl: Some(Duration::from_secs(10)),
+        term: 3,
+    };
+    let ours = Ours {
+        lease: LEASE,
+        token: TOKEN,
+        within: Duration::from_secs(1),
+    };
+    let answered = sent + Duration::from_millis(took);
+    Protocol::judge_renewal(ours, alive, answered, answer(term, vec![found(vec![own_entry])]))
+}
+
+#[test]
+fn a_renewal_counts_only_in_time_and_in_one_term_with_our_very_entry() {
+    let accepted = |renewal| matches!(renewal, Renewal::Accepted { .. });
+    assert!(accepted(renewal(1000, entry(LEASE, TOKEN), 3)));
+    assert!(!accepted(renewal(1001, entry(LEASE, TOKEN), 3)));
+    assert!(!accepted(renewal(10, entry(LEASE, TOKEN), 4)));
+    let bound_to_another = Item {
+        lease: LEASE + 1,
+        ..entry(LEASE, TOKEN)
+    };
+    assert!(!accepted(renewal(10, bound_to_another, 3)));
+    let replaced = renewal(10, entry(LEASE, TOKEN + 1), 3);
+    assert!(matches!(replaced, Renewal::Gone { .. }), "{replaced:?}");
+}
+
+#[test]
+fn a_start_beside_an_unclean_departure_insists_on_our_entry_and_on_no_freeze() {
+    let place = protocol().place;
+    let txn = protocol().clear(LEASE, TOKEN, &[place.open(4)]);
+    let insists = |wanted: &str, revision: i64| {
+        let is = |condition: &If| matches!(condition, If::Created { key, at } if key == wanted && *at == revision);
+        txn.when.iter().any(is)
+    };
+    assert!(insists(&place.entry(LEASE), TOKEN), "{txn:?}");
+    assert!(insists(&place.freeze(), 0), "{txn:?}");
+}
+
+#[test]
+fn a_waiter_waits_for_the_youngest_before_it() {
+    let (oldest, youngest) = (entry(3, 3), entry(4, 4));
+    let reads = vec![
+        found(vec![oldest.clone()]),
+        found(vec![youngest.clone(), oldest.clone()]),
+    ];
+    let view = protocol().view(answer(3, reads), Some(LEASE), Some(TOKEN));
+    let ahead = view.ahead.expect("two");
+    assert_eq!((ahead.holder.key, ahead.predecessor), (oldest.key, youngest.key));
+}
