@@ -280,7 +280,11 @@ impl Lock {
     /// Whether somebody has held it for longer than `limit`. What is not known counts as longer: nobody would hear
     /// of it otherwise.
     pub fn is_held_for_longer(&self, limit: Duration, now: SystemTime) -> bool {
-        let longer = |since| now.duration_since(since).unwrap_or_default() > limit;
+        // A clock ahead of ours by more than that tells nothing, and silence would be the wrong guess.
+        let longer = |since| match now.duration_since(since) {
+            Ok(held) => held > limit,
+            Err(ahead) => ahead.duration() > limit,
+        };
         self.is_held() && self.since().is_none_or(longer)
     }
 

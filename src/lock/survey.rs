@@ -36,7 +36,7 @@ pub async fn one(etcd: &Etcd, place: &Place, runs: u32, lives: Lives) -> Result<
     let mut looks = 0;
     loop {
         let (mut board, limit) = (whole(etcd, place, runs).await?, lives != Lives::Doubtful);
-        ask_about_leases(etcd, &mut board.locks, limit).await;
+        ask_about_leases(etcd, &mut board.locks, limit).await?;
         looks += 1;
         // Its lease ended after we read the entry: by now somebody else may hold.
         let gone = |lock: &Lock| lock.queue.first().is_some_and(|first| first.life == Life::Gone);
@@ -146,7 +146,7 @@ pub async fn all(etcd: &Etcd, root: &str, lives: Lives) -> Result<Board, Fault> 
         Lives::Holders => true,
         Lives::HoldersOfUpTo(limit) => locks.len() <= limit,
     };
-    ask_about_leases(etcd, &mut locks, holders).await;
+    ask_about_leases(etcd, &mut locks, holders).await?;
     Ok(Board {
         cluster: frozen.cluster,
         revision,
@@ -244,27 +244,32 @@ async fn fill<'a>(etcd: &Etcd, items: impl Iterator<Item = &'a mut Item>, revisi
 }
 
 /// What etcd does not say stays unknown: a member without a leader can answer all the rest.
-async fn ask_about_leases(etcd: &Etcd, locks: &mut [Lock], holders: bool) {
+async fn ask_about_leases(etcd: &Etcd, locks: &mut [Lock], holders: bool) -> Result<(), Fault> {
     let mut wanted = Vec::new();
     for lock in locks {
         if holders && let Some(first) = lock.queue.first_mut().filter(|first| first.lease != 0) {
-            wanted.push((first.lease, &mut first.life));
+            wanted.push((first.lease, &mut first.life, false));
         }
-        wanted.extend(lock.open.iter_mut().map(|open| (open.lease, &mut open.life)));
+        // Whether a run has vanished is told by its lease alone: without an answer nothing may be said of the lock.
+        wanted.extend(lock.open.iter_mut().map(|open| (open.lease, &mut open.life, true)));
     }
     let mut asked: JoinSet<(usize, Result<_, Fault>)> = JoinSet::new();
     let mut next = 0;
     loop {
         while asked.len() < AT_A_TIME
-            && let Some((lease, _)) = wanted.get(next)
+            && let Some((lease, ..)) = wanted.get(next)
         {
             let (number, lease, etcd) = (next, *lease, etcd.clone());
             asked.spawn(async move { (number, etcd.lease_left(lease).await) });
             next += 1;
         }
-        let Some(answer) = asked.join_next().await else { return };
-        if let Ok((number, Ok(left))) = answer {
-            *wanted[number].1 = Life::of(left);
+        let Some(answer) = asked.join_next().await else {
+            return Ok(());
+        };
+        match answer {
+            Ok((number, Ok(left))) => *wanted[number].1 = Life::of(left),
+            Ok((number, Err(fault))) if wanted[number].2 => return Err(fault),
+            Ok(_) | Err(_) => {}
         }
     }
 }

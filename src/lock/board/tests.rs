@@ -68,6 +68,11 @@ fn a_hold_begins_with_the_end_of_the_run_before_it() {
     );
     let ahead = held("2026-11-30T13:00:00Z");
     assert!(!ahead.is_held_for_longer(hour, now()));
+    let far_ahead = held("9999-01-01T00:00:00Z");
+    assert!(
+        far_ahead.is_held_for_longer(hour, now()),
+        "a clock that is wrong silences nobody"
+    );
 }
 
 #[test]
