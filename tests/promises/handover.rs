@@ -139,7 +139,9 @@ fn a_waiter_that_is_told_to_end_leaves_the_queue_and_dies_of_the_signal() {
     let name = unique("cancelled");
     let holder = hold(etcd, &name);
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
-        let waiter = Meshlock::run(etcd, &name).args(["-q"]).start();
+        // Under nohup(1) the tests would hand an ignored SIGHUP on.
+        let by = ["env", "--default-signal=HUP"];
+        let waiter = Meshlock::run(etcd, &name).args(["-q"]).by(by).start();
         etcd.wait_for_queue(&name, 2);
         waiter.signal(signal);
         waiter.finish().signaled(signal);
