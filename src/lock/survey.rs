@@ -1,11 +1,11 @@
 //! Reads what a [`Board`] is made of: one lock in two round trips, all locks under a prefix page by page. Writes
 //! nothing, needs no more than the right to read, and judges nothing.
 
-use super::board::{Board, Life, Lock, Ran, Read as Found};
+use super::board::{Board, Life, Lock, Ran, Read as Contents};
 use super::keys::{self, Kind, Place};
 use crate::store::etcd::Etcd;
 use crate::store::pages::Keys;
-use crate::store::{Fault, Item, Order, Read, What};
+use crate::store::{Fault, Found, Item, Order, Read, What};
 use std::collections::{BTreeMap, HashSet};
 use tokio::task::JoinSet;
 
@@ -15,8 +15,9 @@ const OPENS: u32 = 1000;
 const MARKS: u32 = 100;
 /// Locks whose values are asked for together.
 const TOGETHER: usize = 400;
-/// Leases that are asked about at a time.
-const AT_A_TIME: usize = 16;
+/// Leases that are asked about at a time: after the loss of a site there is one for each of its runs, and the way to
+/// etcd may be long.
+const AT_A_TIME: usize = 128;
 /// How often one lock is looked at again where it changes under our eyes.
 const LOOKS: usize = 3;
 
@@ -47,58 +48,83 @@ pub async fn one(etcd: &Etcd, place: &Place, runs: u32, lives: Lives) -> Result<
 }
 
 async fn whole(etcd: &Etcd, place: &Place, runs: u32) -> Result<Board, Fault> {
-    let reads = |keys_only| {
-        let first = |prefix: String, order, limit| Read {
-            what: What::First { prefix, order, limit },
-            created_before: None,
-            keys_only,
-        };
-        vec![
-            first(place.queue().to_owned(), Order::Oldest, QUEUE),
-            first(place.opens(), Order::Oldest, OPENS),
-            Read {
-                what: What::Key(place.freeze()),
-                created_before: None,
-                keys_only,
-            },
-            first(place.log(), Order::LastKey, runs),
-            first(place.marks(), Order::LastKey, MARKS),
-            first(place.asks(), Order::Oldest, QUEUE),
-        ]
+    let parts = [
+        (place.queue().to_owned(), Order::Oldest, QUEUE),
+        (place.opens(), Order::Oldest, OPENS),
+        (place.log(), Order::LastKey, runs),
+        (place.marks(), Order::LastKey, MARKS),
+        (place.asks(), Order::Oldest, QUEUE),
+    ];
+    let reads = parts.iter().cloned().map(|(prefix, order, limit)| Read {
+        what: What::First { prefix, order, limit },
+        created_before: None,
+        keys_only: false,
+    });
+    let freeze = Read {
+        what: What::Key(place.freeze()),
+        created_before: None,
+        keys_only: false,
     };
-    let (answer, values) = match etcd.read(reads(false)).await? {
-        Some(answer) => (answer, true),
-        None => match etcd.read(reads(true)).await? {
-            Some(answer) => (answer, false),
-            None => {
-                return Err(Fault::Internal {
-                    why: format!("the keys of \"{}\" do not fit into a message", place.name),
-                });
+    let answer = etcd.read(reads.chain([freeze]).collect()).await?;
+    let Some(answer) = answer else {
+        return piecewise(etcd, place, parts).await;
+    };
+    let mut reads = answer.reads.into_iter();
+    let found = std::array::from_fn(|_| reads.next().unwrap_or_default());
+    let freeze = reads.next().and_then(|found| found.items.into_iter().next());
+    Ok(board(place, answer.cluster, answer.revision, found, freeze))
+}
+
+/// The same where one message does not hold it: somebody has put large keys or values there.
+async fn piecewise(etcd: &Etcd, place: &Place, parts: [(String, Order, u32); 5]) -> Result<Board, Fault> {
+    let mut frozen = Keys::new(etcd, &place.freeze(), false, None);
+    // The first of all that begin so, if it is there.
+    let mut freeze = frozen.next().await?.filter(|item| item.key == place.freeze());
+    let revision = frozen.revision.unwrap_or(0);
+    let mut found: [Found; 5] = Default::default();
+    for ((prefix, order, limit), found) in parts.into_iter().zip(&mut found) {
+        let mut keys = Keys::new(etcd, &prefix, false, Some(revision));
+        // By their place in the order, of which the last is dropped where there are more than the limit.
+        let mut first = BTreeMap::new();
+        while let Some(item) = keys.next().await? {
+            found.all += 1;
+            let rank = match order {
+                Order::Oldest => item.created,
+                Order::Youngest => -item.created,
+                Order::LastKey => -found.all,
+            };
+            first.insert((rank, item.key.clone()), item);
+            if first.len() > limit as usize {
+                first.pop_last();
             }
-        },
-    };
-    let (cluster, revision) = (answer.cluster, answer.revision);
-    let length = answer.reads.first().map_or(0, |queue| queue.all);
-    let mut parts = answer.reads.into_iter().map(|found| found.items);
-    let mut parts: [Vec<Item>; 6] = std::array::from_fn(|_| parts.next().unwrap_or_default());
-    if !values {
-        fill(etcd, parts.iter_mut().flatten(), revision).await?;
+        }
+        found.items = first.into_values().collect();
     }
-    let [queue, opens, freeze, runs, marks, asks] = parts;
-    let found = Found {
-        length: usize::try_from(length).unwrap_or(0).max(queue.len()),
-        queue,
-        opens,
-        freeze: freeze.into_iter().next(),
-        runs,
-        marks: Some(marks),
-        asks,
+    fill(
+        etcd,
+        found.iter_mut().flat_map(|found| &mut found.items).chain(&mut freeze),
+        revision,
+    )
+    .await?;
+    Ok(board(place, frozen.cluster, revision, found, freeze))
+}
+
+fn board(place: &Place, cluster: u64, revision: i64, found: [Found; 5], freeze: Option<Item>) -> Board {
+    let [queue, opens, runs, marks, asks] = found;
+    let read = Contents {
+        length: usize::try_from(queue.all).unwrap_or(0).max(queue.items.len()),
+        queue: queue.items,
+        opens: opens.items,
+        freeze,
+        runs: runs.items,
+        marks: Some(marks.items),
+        asks: asks.items,
     };
-    Ok(Board {
+    Board {
         cluster,
         revision,
-        locks: vec![Lock::new(place, found)],
-    })
+        locks: vec![Lock::new(place, read)],
+    }
 }
 
 /// All locks under `root`, by name: the holder, the number of entries and the last run of each.
@@ -184,11 +210,11 @@ impl Glance {
         }
     }
 
-    fn found(mut self) -> Found {
+    fn found(mut self) -> Contents {
         self.opens.retain(|open| !self.tokens.contains(&open.created));
         self.opens.sort_by_key(|open| open.created);
         self.opens.truncate(QUEUE as usize);
-        Found {
+        Contents {
             length: self.tokens.len(),
             queue: self.oldest.into_iter().collect(),
             opens: self.opens,
@@ -225,12 +251,12 @@ async fn least(root: &str, streams: &mut [(Kind, Keys)]) -> Result<Option<String
 
 /// With the values of the few keys whose values say something.
 async fn filled(etcd: &Etcd, root: &str, batch: Vec<(String, Glance)>, revision: i64) -> Result<Vec<Lock>, Fault> {
-    let mut batch: Vec<(String, Found)> = batch.into_iter().map(|(name, glance)| (name, glance.found())).collect();
+    let mut batch: Vec<(String, Contents)> = batch.into_iter().map(|(name, glance)| (name, glance.found())).collect();
     let items = batch
         .iter_mut()
         .flat_map(|(_, found)| found.queue.iter_mut().chain(&mut found.opens).chain(&mut found.runs));
     fill(etcd, items, revision).await?;
-    let lock = |(name, found): (String, Found)| Lock::new(&Place::found(root, &name), found);
+    let lock = |(name, found): (String, Contents)| Lock::new(&Place::found(root, &name), found);
     Ok(batch.into_iter().map(lock).collect())
 }
 

@@ -16,6 +16,11 @@ const PAGE: u32 = 16_000;
 const PAGE_OF_VALUES: u32 = 2000;
 /// Values in one answer; etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
 const VALUES: usize = 100;
+/// Bytes of keys in one question for values: etcd takes none of more than 1.5 MiB (`--max-request-bytes`).
+const KEYS: usize = 512 * 1024;
+/// What is kept of a value: no record of ours is longer, whatever its texts are escaped to. What is longer is
+/// somebody else's, of which the beginning is shown.
+const KEPT: usize = 128 * 1024;
 /// Answers that may be under way at once: so many messages are held in memory at most.
 const AT_A_TIME: usize = 8;
 
@@ -129,9 +134,9 @@ impl Etcd {
     }
 
     /// The values of the keys as they were at the revision, in their order; empty for what is not there, and for
-    /// what no message can hold.
+    /// what no message can hold. Of long ones no more than the beginning.
     pub async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<Vec<u8>>, Fault> {
-        let mut batches = keys.chunks(VALUES).map(<[String]>::to_vec).enumerate();
+        let mut batches = batches(keys).map(<[String]>::to_vec).enumerate();
         let mut under_way = JoinSet::new();
         let mut done = BTreeMap::new();
         loop {
@@ -204,9 +209,32 @@ fn page(mut found: GetResponse) -> (Option<u64>, Page) {
     (cluster(header.as_ref()), page)
 }
 
+/// The keys in their order, as many at a time as one question and its answer may have.
+fn batches(keys: &[String]) -> impl Iterator<Item = &[String]> {
+    let mut rest = keys;
+    std::iter::from_fn(move || {
+        let mut room = KEYS;
+        let fits = rest.iter().take(VALUES).take_while(|key| {
+            let fits = room >= key.len();
+            room = room.saturating_sub(key.len());
+            fits
+        });
+        let (now, later) = rest.split_at(fits.count().max(1).min(rest.len()));
+        rest = later;
+        (!now.is_empty()).then_some(now)
+    })
+}
+
 fn values(answer: &TxnResponse) -> (Option<u64>, Vec<Vec<u8>>) {
     let value = |done| match done {
-        TxnOpResponse::Get(mut found) => found.take_kvs().pop().map(|item| item.into_key_value().1),
+        TxnOpResponse::Get(mut found) => found.take_kvs().pop().map(|item| {
+            let mut value = item.into_key_value().1;
+            if value.len() > KEPT {
+                value.truncate(KEPT);
+                value.shrink_to_fit();
+            }
+            value
+        }),
         TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
     };
     let values = answer

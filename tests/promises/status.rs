@@ -465,6 +465,23 @@ fn values_that_do_not_fit_into_one_message_are_no_obstacle() {
 }
 
 #[test]
+fn keys_that_do_not_fit_into_one_message_are_no_obstacle() {
+    let etcd = Etcd::start();
+    let large = "k".repeat(120_000);
+    for number in 10..46 {
+        etcd.put(&format!("meshlock/mark/keys/{number}{large}"), "1");
+        etcd.put(&format!("meshlock/open/{number}{large}/1"), "{}");
+    }
+    etcd.put("meshlock/lock/keys/1f", "");
+    etcd.put("meshlock/freeze/keys", "{}");
+    let json = lock(&etcd, "keys");
+    assert_eq!((&json["state"], &json["waiters"]), (&"held".into(), &0.into()));
+    assert_eq!(json["marks"].as_array().map(Vec::len), Some(36));
+    assert!(!json["frozen"].is_null(), "{json}");
+    assert_eq!(row(&etcd, "keys")[1], "held,frozen");
+}
+
+#[test]
 fn the_right_to_read_is_enough() {
     let mut etcd = Etcd::start();
     let holder = hold(&etcd, "rights", &[]);
@@ -528,6 +545,39 @@ fn an_etcd_that_is_away_is_told_in_time() {
             start.elapsed() < Duration::from_secs(30),
             "the default is 5 s, and it was asked for less"
         );
+    }
+}
+
+#[test]
+fn a_run_of_which_nothing_is_known_is_not_taken_for_a_free_lock() {
+    let etcd = Etcd::start();
+    let lease = 0x0123_4567_89ab_cdef_i64;
+    etcd.put(
+        &format!("meshlock/open/silent/{lease:x}"),
+        r#"{"format":1,"ttl_ms":30000}"#,
+    );
+    let port = etcd.address().rsplit(':').next().and_then(|port| port.parse().ok());
+    let proxy = Proxy::to(port.expect("a port"));
+    let check = |arguments: &[&str]| {
+        Meshlock::ask(&etcd, "status")
+            .without_endpoints()
+            .args([&format!("--endpoints={}", proxy.endpoint()), "--dial-timeout=0.3"])
+            .args(arguments)
+            .finish()
+    };
+    check(&["--check", "silent"]).success();
+    // Whether that run has vanished its lease alone tells. In the keys it is written in hexadecimal, so only the
+    // question for it has it as protobuf writes numbers: seven bits each.
+    let mut question = Vec::new();
+    let mut rest = lease;
+    while rest > 0 {
+        question.push(u8::try_from(rest & 0x7f).expect("seven bits") | if rest > 0x7f { 0x80 } else { 0 });
+        rest >>= 7;
+    }
+    for arguments in [&["--check", "silent"][..], &["silent"], &[]] {
+        proxy.heal();
+        proxy.hold_up_from(&question);
+        check(arguments).stderr_line(["etcd could not be reached"]).status(69);
     }
 }
 

@@ -27,6 +27,8 @@ struct Line {
     delay_ms: AtomicU64,
     /// Whose connections carry nothing more, by direction: an etcd member's id, as it tells its peers.
     muted: [Mutex<Option<String>>; 2],
+    /// With these bytes begins what etcd does not hear any more.
+    last_heard_before: Mutex<Option<Vec<u8>>>,
     /// Only those that still carry something are kept open.
     open: Mutex<Vec<Weak<TcpStream>>>,
 }
@@ -51,6 +53,7 @@ impl Proxy {
             over: AtomicBool::default(),
             delay_ms: AtomicU64::default(),
             muted: Default::default(),
+            last_heard_before: Mutex::default(),
             open: Mutex::default(),
         });
         thread::spawn({
@@ -102,6 +105,11 @@ impl Proxy {
         self.line.held[DOWN].store(true, Ordering::SeqCst);
     }
 
+    /// etcd hears nothing more from the first piece on that has these bytes.
+    pub(crate) fn hold_up_from(&self, bytes: &[u8]) {
+        *self.line.last_heard_before.lock().expect("not poisoned") = Some(bytes.to_vec());
+    }
+
     /// On connections that this member of the cluster has opened, nothing of what it sends passes any more.
     pub(crate) fn mute_up(&self, member: &str) {
         self.mute(UP, Some(member));
@@ -135,6 +143,7 @@ impl Proxy {
         self.line.hanging_up.store(false, Ordering::SeqCst);
         self.mute(UP, None);
         self.mute(DOWN, None);
+        *self.line.last_heard_before.lock().expect("not poisoned") = None;
         self.delay(Duration::ZERO);
     }
 }
@@ -200,6 +209,9 @@ impl Line {
             {
                 caller.set(member).ok();
             }
+            if direction == UP && self.is_the_end(&buffer[..count]) {
+                self.held[UP].store(true, Ordering::SeqCst);
+            }
             thread::sleep(Duration::from_millis(self.delay_ms.load(Ordering::SeqCst)));
             while self.holds(direction, caller) && !self.over.load(Ordering::SeqCst) {
                 super::tick();
@@ -209,6 +221,12 @@ impl Line {
             }
         }
         to.shutdown(Shutdown::Write).ok();
+    }
+
+    fn is_the_end(&self, piece: &[u8]) -> bool {
+        let end = self.last_heard_before.lock().expect("not poisoned");
+        end.as_ref()
+            .is_some_and(|end| piece.windows(end.len()).any(|some| some == end))
     }
 
     fn holds(&self, direction: usize, caller: &OnceLock<String>) -> bool {
