@@ -52,7 +52,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__doctor)
-            opts="-q -h --json --quiet --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --help"
+            opts="-q -v -h --json --quiet --verbose --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

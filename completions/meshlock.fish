@@ -115,4 +115,5 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l user -d 'Th
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l password-file -d 'The file with the etcd user\'s password' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l json -d 'Say it as one JSON object, with the facts'
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -s q -l quiet -d 'Say only what is not as it should be'
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -s v -l verbose -d 'Say each known defect of the servers\' versions in a line of its own'
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -207,7 +207,8 @@ pub struct Verify {
     /// How much time must be left [default: any]
     ///
     /// Until the lease can end, less the margin of a tenth of the TTL (1s at least): by then the command would have to be
-    /// dead. Where renewals fail it gets its stop signal before that, by the grace.
+    /// dead. Where renewals fail it gets its stop signal before that, by the grace. More than a hold of this TTL can ever
+    /// have left is refused (64).
     #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
     pub at_least: Option<OsString>,
 
@@ -244,6 +245,10 @@ pub struct Doctor {
     /// Say only what is not as it should be
     #[arg(short, long, help_heading = "Output")]
     pub quiet: bool,
+
+    /// Say each known defect of the servers' versions in a line of its own
+    #[arg(short, long, help_heading = "Output")]
+    pub verbose: bool,
 
     #[command(flatten)]
     pub place: Place,

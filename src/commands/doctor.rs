@@ -19,7 +19,7 @@ pub fn doctor(settings: &Doctor) -> Result<u8, Failure> {
     if settings.json {
         out.text(&health::json(&facts, &findings))
     } else {
-        out.show(|_| health::text(&findings, settings.quiet))
+        out.show(|_| health::text(&findings, settings.quiet, settings.everything))
     }
     .map_err(|error| unwritable(&error))?;
     if !facts.endpoints.iter().any(Endpoint::answered) {

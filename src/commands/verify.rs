@@ -50,6 +50,15 @@ pub fn verify(settings: &Verify) -> Result<u8, Failure> {
             }
             Ok(LOST)
         }
+        Verdict::NeverSo { most } => Err(Failure::new(
+            FailureKind::Usage,
+            format!(
+                "--at-least={} s can never be left of the TTL of \"{}\": {:.1} s at the most",
+                at_least.as_secs_f64(),
+                claim.name,
+                most.as_secs_f64()
+            ),
+        )),
         Verdict::Unproven { why } => Err(unproven(FailureKind::Unavailable, &why)),
     }
 }

@@ -141,18 +141,20 @@ impl Defect {
             .fixed
             .iter()
             .find(|fixed| (fixed.0, fixed.1) == (version.0, version.1));
-        let mut sound: Vec<&Version> = DEFECTS
-            .iter()
-            .flat_map(|defect| defect.fixed)
-            .filter(|fixed| **fixed > version && !DEFECTS.iter().any(|defect| defect.concerns(**fixed)))
-            .collect();
-        sound.sort_unstable();
-        let to = own.or(sound.first().copied());
+        let to = own.copied().or_else(|| version.next_sound());
         to.map_or_else(String::new, |to| format!("upgrade to {to} or later"))
     }
 }
 
 impl Version {
+    /// The first later release that has none of all these defects.
+    pub fn next_sound(self) -> Option<Self> {
+        let fixes = DEFECTS.iter().flat_map(|defect| defect.fixed).copied();
+        fixes
+            .filter(|fixed| *fixed > self && !DEFECTS.iter().any(|defect| defect.concerns(*fixed)))
+            .min()
+    }
+
     /// `3.5.0-rc.1` is taken for 3.5.0.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.split(['-', '+']).next()?;

@@ -5,6 +5,7 @@ pub mod defects;
 pub mod examine;
 pub mod judge;
 
+use self::defects::Version;
 pub use crate::store::Fault;
 pub use crate::store::inquiry::{Alarm, Peer, Status};
 use std::time::Duration;
@@ -80,6 +81,8 @@ pub struct Finding {
     pub advice: String,
     /// Where it can be read about.
     pub reference: Option<&'static str>,
+    /// What it is a known defect of.
+    pub defect_of: Option<Version>,
 }
 
 impl Level {

@@ -193,6 +193,15 @@ impl fmt::Display for Kind {
     }
 }
 
+/// Whether the key can be the entry of the lease in the queue of the lock `name`, under whatever root, or at the key of
+/// that name.
+pub fn is_entry(key: &str, name: &str, lease: i64) -> bool {
+    let Some(queue) = key.strip_suffix(&format!("/{lease:x}")) else {
+        return false;
+    };
+    queue == name || queue.ends_with(&format!("{}/{}", Kind::Lock, percent_encode(name)))
+}
+
 /// The prefix of all keys of a kind, whatever their names.
 pub fn all(root: &str, kind: Kind) -> String {
     format!("{root}{kind}/")
@@ -344,6 +353,24 @@ mod tests {
         let place = Place::verbatim("meshlock/", "deploy", "jobs/deploy").expect("a key");
         assert_eq!(place.entry(255), "jobs/deploy/ff");
         assert_eq!(place.open(255), "meshlock/open/=jobs%2Fdeploy/ff");
+    }
+
+    #[test]
+    fn an_entry_is_of_one_name_and_one_lease() {
+        let place = Place::new("m/", "team/db").expect("a name");
+        let key = Place::verbatim("m/", "jobs/go", "jobs/go").expect("a key");
+        assert!(is_entry(&place.entry(0x2a), "team/db", 0x2a));
+        assert!(is_entry(&key.entry(0x2a), "jobs/go", 0x2a));
+        for (entry, name, lease) in [
+            (place.entry(0x2a), "db", 0x2a),
+            (place.entry(0x2a), "team%2Fdb", 0x2a),
+            (place.entry(0x2a), "team/db", 0x2b),
+            (key.entry(0x2a), "go", 0x2a),
+            (String::new(), "team/db", 0x2a),
+            (String::new(), "", 0),
+        ] {
+            assert!(!is_entry(&entry, name, lease), "{entry} of {name}");
+        }
     }
 
     #[test]

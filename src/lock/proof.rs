@@ -45,6 +45,8 @@ pub enum Verdict {
     Held { left: Duration },
     /// `why` ends the sentence that begins with the lock.
     NotHeld { why: String },
+    /// No hold of this TTL could ever have that much left.
+    NeverSo { most: Duration },
     /// Neither can be told: ask again.
     Unproven { why: String },
 }
@@ -148,6 +150,10 @@ pub fn judge(claim: &Claim, evidence: &Evidence, at_least: Duration, now: Moment
     // A demoted leader tells of centuries.
     let end = left.sent + remaining.min(granted);
     let sure = (end - margin(granted)).since(now);
+    let most = granted.saturating_sub(margin(granted));
+    if at_least > most {
+        return Verdict::NeverSo { most };
+    }
     if sure.is_zero() {
         not_held(format!(
             "can no longer be relied on: its lease ends within the margin of {}",
@@ -226,6 +232,8 @@ mod tests {
         let asked = |at_least| judge(&claim(), &sound(), at_least, at(101));
         assert_eq!(asked(16 * SECOND), Verdict::Held { left: 16 * SECOND });
         not_held(&asked(17 * SECOND), "16 s more, and 17 s were asked for");
+        not_held(&asked(27 * SECOND), "27 s were asked for");
+        assert_eq!(asked(28 * SECOND), Verdict::NeverSo { most: 27 * SECOND });
     }
 
     #[test]
@@ -265,5 +273,12 @@ mod tests {
             evidence.entry = None;
         });
         not_held(&gone, "gone");
+    }
+
+    #[test]
+    fn a_loss_is_told_before_a_demand_that_cannot_be_met() {
+        let mut evidence = sound();
+        evidence.entry = None;
+        not_held(&judge(&claim(), &evidence, 100 * SECOND, at(101)), "gone");
     }
 }

@@ -4,6 +4,8 @@
 use super::text::{self, Line, Span, Style};
 use crate::health::{Alarm, Endpoint, Facts, Fault, Finding, Level, Machine, Peer, worst};
 use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The only format written.
@@ -12,10 +14,41 @@ const FORMAT: u32 = 1;
 /// Of the longest level and two spaces.
 const LEVEL_WIDTH: usize = 8;
 
-/// One line for each finding, `quiet` without those that are as they should be.
-pub fn text(findings: &[Finding], quiet: bool) -> Vec<Line> {
-    let shown = findings.iter().filter(|finding| !quiet || finding.level > Level::Green);
-    shown.map(line).collect()
+/// One line for each finding, the worst first; `quiet` without those that are as they should be. What is known of a
+/// version and is not bad in itself stands in one line, unless everything is to be told.
+pub fn text(findings: &[Finding], quiet: bool, everything: bool) -> Vec<Line> {
+    let mut shown: Vec<Finding> = if everything {
+        findings.to_vec()
+    } else {
+        folded(findings)
+    };
+    shown.retain(|finding| !quiet || finding.level > Level::Green);
+    shown.sort_by_key(|finding| Reverse(finding.level));
+    shown.iter().map(line).collect()
+}
+
+fn folded(findings: &[Finding]) -> Vec<Finding> {
+    let foldable = |finding: &Finding| finding.defect_of.filter(|_| finding.level == Level::Yellow);
+    let mut told = BTreeSet::new();
+    let fold = |finding: &Finding| {
+        let Some(version) = foldable(finding) else {
+            return Some(finding.clone());
+        };
+        let count = findings.iter().filter(|other| foldable(other) == Some(version)).count();
+        if count == 1 {
+            return Some(finding.clone());
+        }
+        let remedy = version
+            .next_sound()
+            .map(|sound| format!("upgrade to {sound} or later; "));
+        told.insert(version).then(|| Finding {
+            what: format!("{count} defects are known that concern locks"),
+            advice: format!("{}-v tells each", remedy.unwrap_or_default()),
+            reference: None,
+            ..finding.clone()
+        })
+    };
+    findings.iter().filter_map(fold).collect()
 }
 
 fn line(finding: &Finding) -> Line {

@@ -15,6 +15,8 @@ pub struct Doctor {
     pub json: bool,
     /// Only what is not as it should be.
     pub quiet: bool,
+    /// Each known defect of a version by itself.
+    pub everything: bool,
     pub looks: Looks,
 }
 
@@ -32,6 +34,7 @@ pub fn doctor(typed: &cli::Doctor, environment: &Environment) -> Result<Doctor, 
         prefixes: [prefix].into_iter().chain(queue).collect(),
         json: typed.json,
         quiet: typed.quiet || switch(&sources, "quiet")?,
+        everything: typed.verbose || switch(&sources, "verbose")?,
         looks: looks::of(environment),
     })
 }

@@ -50,8 +50,15 @@ pub fn list(outer: &[Held], own: &Held) -> String {
 
 /// The holds around this process, the outermost first. What cannot be read was not written by us.
 pub(super) fn around(environment: &Environment) -> Vec<Held> {
-    let list = environment.get(ALL).and_then(|list| list.to_str());
-    serde_json::from_str(list.unwrap_or_default()).unwrap_or_default()
+    told(environment).unwrap_or_default()
+}
+
+/// The same; `None` where it cannot be read.
+pub(super) fn told(environment: &Environment) -> Option<Vec<Held>> {
+    match environment.get(ALL) {
+        Some(list) => serde_json::from_str(list.to_str()?).ok(),
+        None => Some(Vec::new()),
+    }
 }
 
 /// How etcd is reached under these settings. A file whose name is not UTF-8 cannot be told of.

@@ -4,6 +4,7 @@ use super::held::{self, Held};
 use super::source::{Environment, Sources, quoted};
 use super::{Verbosity, connection, duration, read, verbosity};
 use crate::cli;
+use crate::lock::keys;
 use crate::lock::proof::Claim;
 use crate::outcome::{Failure, FailureKind};
 use crate::store::Connection;
@@ -24,7 +25,7 @@ pub struct Verify {
 /// With the usage kind outside of the hold that is asked for, else as [`super::run`].
 pub fn verify(typed: cli::Verify, environment: &Environment) -> Result<Verify, Failure> {
     let sources = Sources(environment);
-    let held = held::around(environment);
+    let held = held::told(environment).ok_or_else(not_ours)?;
     let held = asked_for(&held, typed.name.as_deref())?;
     let mut reach = typed.connection;
     held::reach_again(&mut reach, held);
@@ -69,16 +70,20 @@ fn claim(held: &Held) -> Result<Claim, Failure> {
         i64::from_str_radix(&held.lease, 16),
         u64::from_str_radix(&held.cluster, 16),
     );
-    let (Ok(lease), Ok(cluster)) = (lease, cluster) else {
-        return Err(usage(format!("{} is not what meshlock run has set", held::ALL)));
-    };
-    Ok(Claim {
-        name: held.name.clone(),
-        key: held.key.clone(),
-        token: held.token,
-        lease,
-        cluster,
-    })
+    match (lease, cluster) {
+        (Ok(lease), Ok(cluster)) if keys::is_entry(&held.key, &held.name, lease) => Ok(Claim {
+            name: held.name.clone(),
+            key: held.key.clone(),
+            token: held.token,
+            lease,
+            cluster,
+        }),
+        _ => Err(not_ours()),
+    }
+}
+
+fn not_ours() -> Failure {
+    usage(format!("{} is not what meshlock run has set", held::ALL))
 }
 
 fn usage(why: String) -> Failure {

@@ -135,6 +135,37 @@ fn what_is_known_of_the_version_is_told_with_its_reference() {
 }
 
 #[test]
+fn what_is_wrong_comes_first_and_what_is_known_of_a_version_in_one_line() {
+    let etcd = Etcd::shared();
+    let dead = "http://127.0.0.1:1";
+    let both = format!("{},{dead}", etcd.endpoint());
+    let (code, said) = doctor(&both, &[]);
+    assert_eq!(code, 0, "{said}");
+    let levels: Vec<&str> = said.lines().filter_map(|line| line.split(' ').next()).collect();
+    let worst_first = |level: &&str| ["red", "yellow", "green"].iter().position(|known| known == level);
+    assert!(levels.iter().map(worst_first).is_sorted(), "{said}");
+    assert!(said.lines().next().is_some_and(|line| line.contains(dead)), "{said}");
+    let (_, diagnosis) = diagnosis(&both, &[]);
+    let findings = diagnosis["findings"].as_array().expect("findings");
+    let known = findings.iter().filter(|finding| {
+        let code = finding["code"].as_str().unwrap_or_default();
+        code.starts_with("etcd-") && finding["level"] == "yellow"
+    });
+    let known = known.count();
+    let lines = |said: &str| said.lines().filter(|line| line.starts_with("yellow  etcd ")).count();
+    assert_eq!(lines(&said), known.min(1), "{said}");
+    assert_eq!(lines(&doctor(&both, &["-v"]).1), known);
+    if known > 1 {
+        line(
+            &said,
+            "yellow",
+            "etcd ",
+            &format!(": {known} defects are known that concern locks; upgrade to "),
+        );
+    }
+}
+
+#[test]
 fn the_line_for_missing_rights_mends_them() {
     let mut etcd = Etcd::start();
     poor_user(&mut etcd);

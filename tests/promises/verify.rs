@@ -3,7 +3,7 @@
 
 use crate::harness::etcd::{Cut, ServerTls, lease_of};
 use crate::harness::tls::Authority;
-use crate::harness::{Cluster, Etcd, Meshlock, Running, directory, meshlock, proc, unique};
+use crate::harness::{Cluster, Etcd, Meshlock, Running, directory, eventually, meshlock, proc, so, unique};
 use nix::sys::signal::Signal;
 use std::process::Stdio;
 
@@ -65,11 +65,58 @@ fn verbose_says_how_much_time_is_left() {
 
 #[test]
 fn more_time_than_is_left_is_not_had() {
+    let etcd = Etcd::shared();
+    let name = unique("verify");
+    let holder = holder(Meshlock::run(etcd, &name).args(["--ttl=60"]), &["--at-least=54s"]);
+    // The margin of 60 s is 6 s; a second later less than that is left, and nobody renews.
+    proc::signal(holder.keeper(), Signal::SIGSTOP);
+    let lease = etcd.queue(&name).remove(0);
+    eventually("time goes by", || {
+        let told = etcd.etcdctl(&["lease", "timetolive", lease_of(&lease)]);
+        so(!told.contains("remaining(60s)") && !told.contains("remaining(59s)"))
+    });
+    let (statuses, said) = verified(holder);
+    assert_eq!(statuses, [79]);
+    assert!(said.contains("54 s were asked for"), "{said}");
+}
+
+#[test]
+fn more_time_than_there_ever_is_is_a_wrong_question() {
     let run = Meshlock::run(Etcd::shared(), unique("verify"));
     // The TTL is 30 s, of which 3 s are the margin.
     let (statuses, said) = verified(holder(run, &["--at-least=28s"]));
-    assert_eq!(statuses, [79]);
-    assert!(said.contains("28 s were asked for"), "{said}");
+    assert_eq!(statuses, [64]);
+    assert!(
+        said.contains("--at-least=28 s can never be left") && said.contains("27.0 s at the most"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_list_of_holds_that_meshlock_did_not_write_proves_nothing() {
+    let etcd = Etcd::shared();
+    let name = unique("verify");
+    let binary = meshlock::binary().display();
+    let forged = |change: &str| {
+        format!(
+            "MESHLOCK_HELD_ALL=$(printf %s \"$MESHLOCK_HELD_ALL\" | sed '{change}') {binary} verify; echo \"verified: $?\"\n"
+        )
+    };
+    let script = [
+        forged("s/^/x/"),
+        forged("s/\"key\":\"[^\"]*\"/\"key\":\"\"/"),
+        forged("s/\"name\":\"[^\"]*\"/\"name\":\"other\"/"),
+        forged("s/\"lease\":\"[^\"]*\"/\"lease\":\"1f\"/"),
+        forged("s/x/x/"),
+    ];
+    let (statuses, said) = verified(Meshlock::run(etcd, &name).sh(&script.concat()).start());
+    assert_eq!(statuses, [64, 64, 64, 64, 0], "{said}");
+    assert_eq!(
+        said.matches("MESHLOCK_HELD_ALL is not what meshlock run has set")
+            .count(),
+        4,
+        "{said}"
+    );
 }
 
 #[test]

@@ -191,6 +191,7 @@ fn of_versions(facts: &Facts) -> Vec<Finding> {
             .filter(|defect| defect.concerns(version) && (facts.has_users() || !defect.of_users));
         findings.extend(concerned.map(|defect| Finding {
             reference: Some(defect.reference),
+            defect_of: Some(version),
             ..Finding::new(
                 defect.level,
                 defect.code,
@@ -242,6 +243,7 @@ impl Finding {
             what,
             advice: advice.to_owned(),
             reference: None,
+            defect_of: None,
         }
     }
 }
