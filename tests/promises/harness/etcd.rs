@@ -2,6 +2,7 @@
 
 use super::{Proxy, clean, eventually, ground, proc, so, tick, unique};
 use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -241,6 +242,22 @@ impl Client {
             .filter(|line| line.starts_with(name) && line.contains(label))
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
             .sum()
+    }
+
+    /// How many requests of each method came in.
+    pub(crate) fn requests(&self) -> BTreeMap<String, u32> {
+        let metrics = self.http("/metrics").expect("metrics");
+        let request = |line: &str| {
+            let line = line.strip_prefix("grpc_server_started_total{")?;
+            let (_, method) = line.split_once("grpc_method=\"")?;
+            let count = line.rsplit(' ').next()?.parse().ok()?;
+            Some((method.split('"').next()?.to_owned(), count))
+        };
+        metrics
+            .lines()
+            .filter_map(request)
+            .filter(|(_, count)| *count > 0)
+            .collect()
     }
 
     pub(crate) fn endpoint(&self) -> String {
