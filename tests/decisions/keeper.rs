@@ -101,6 +101,7 @@ fn alone() -> View {
         mine: Some(TOKEN),
         ahead: None,
         stale: Vec::new(),
+        vanished: None,
         frozen: None,
         ask: None,
         oldest_kept: None,
@@ -147,6 +148,8 @@ fn record() -> Ended {
         status: Some(137),
         acquired: String::new(),
         ended: String::new(),
+        why: None,
+        asked: None,
     }
 }
 
@@ -158,7 +161,7 @@ fn lets_go(actions: &[Action]) -> bool {
     actions.iter().any(|action| {
         matches!(
             action,
-            Action::Send(Request::Leave { .. } | Request::Abandon) | Action::End
+            Action::Send(Request::Leave { .. } | Request::Settle { .. } | Request::Abandon) | Action::End
         )
     })
 }
@@ -295,7 +298,7 @@ fn a_leaving_given_up_for_lack_of_an_answer_does_not_follow_the_next_one() {
         keeper
             .after(4000)
             .iter()
-            .any(|action| matches!(action, Action::Send(Request::Clear(_))))
+            .any(|action| matches!(action, Action::Send(Request::Clear { .. })))
     );
     keeper.on(Event::EntryDeleted);
     assert!(
@@ -386,7 +389,10 @@ fn an_ask_of_a_later_format_is_not_obeyed_by_guess() {
 fn a_release_before_etcd_ever_answered_waits_for_nothing() {
     let mut keeper = Keeper::new(None);
     keeper.state.set_lease(LEASE, "lock/5".into());
-    let left = Action::Tell(FromKeeper::Left { problem: None });
+    let left = Action::Tell(FromKeeper::Left {
+        problem: None,
+        taken: None,
+    });
     assert_eq!(keeper.hears(FromGuardian::Release { run: None }), [left, Action::End]);
 }
 

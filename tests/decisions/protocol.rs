@@ -88,7 +88,9 @@ fn a_renewal_counts_only_in_time_and_in_one_term_with_our_very_entry() {
 #[test]
 fn a_start_beside_an_unclean_departure_insists_on_our_entry_and_on_no_freeze() {
     let place = protocol().place;
-    let txn = protocol().clear(LEASE, TOKEN, &[place.open(4)]);
+    let txn = protocol()
+        .clear(LEASE, TOKEN, &[place.open(4)], None)
+        .expect("a transaction");
     let insists = |wanted: &str, revision: i64| {
         let is = |condition: &If| matches!(condition, If::Created { key, at } if key == wanted && *at == revision);
         txn.when.iter().any(is)
