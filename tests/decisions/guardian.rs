@@ -225,6 +225,27 @@ fn a_lock_let_go_by_the_last_duty_is_lost_even_if_a_renewal_came_through_meanwhi
     assert!(actions.contains(&Action::Finish) && guardian.lost());
 }
 
+#[test]
+fn a_lock_that_was_gone_at_the_release_is_lost_whatever_the_command_ended_with() {
+    let gone = || FromKeeper::Left {
+        problem: None,
+        taken: Some("deleted".into()),
+    };
+    let mut guardian = Guardian::running(Stragglers::Leave);
+    guardian.on(SUCCESS);
+    assert!(guardian.hears(gone()).contains(&Action::Finish));
+    let command = Some(CommandEnd::Exited(0));
+    assert!(matches!(guardian.outcome(), Outcome::Lost { command: end, .. } if end == command));
+
+    let mut unstarted = Guardian::running(Stragglers::Leave);
+    unstarted.on(Event::NotStarted {
+        found: false,
+        why: "no such file".into(),
+    });
+    unstarted.hears(gone());
+    assert!(matches!(unstarted.outcome(), Outcome::NotStarted { .. }), "nothing ran");
+}
+
 /// At a terminal, where a line is kept current.
 fn at_a_terminal() -> Guardian {
     let mut guardian = Guardian::waiting(Stragglers::Leave);
