@@ -185,6 +185,21 @@ fn vanish_waiting(running: &Running) {
 }
 
 #[test]
+fn where_etcd_has_forgotten_when_it_died_it_counts_as_a_run() {
+    let etcd = Etcd::start();
+    let holder = hold(&etcd, "compacted");
+    let waiter = Meshlock::run(&etcd, "compacted").args(["-q", "--ttl", "4"]).start();
+    let entry = etcd.wait_for_queue("compacted", 2).remove(1);
+    vanish_waiting(&waiter);
+    etcd.revoke(&entry);
+    holder.finish().any_stdout().success();
+    etcd.put("something", "else");
+    etcd.etcdctl(&["compact", &etcd.revision().to_string()]);
+    Meshlock::run(&etcd, "compacted").args(["-q"]).finish().success();
+    assert_eq!(results(&runs(&etcd, &[])), ["command", "vanished", "command"]);
+}
+
+#[test]
 fn of_several_that_vanished_only_the_oldest_had_its_turn() {
     let etcd = Etcd::shared();
     let name = unique("several");
