@@ -2,7 +2,7 @@
 //! `supervise::link`'s affair, what follows from them is decided in `supervise::guardian` and
 //! `lock::keeper`.
 
-use crate::outcome::Failure;
+use crate::outcome::{Failure, Outcome};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -83,43 +83,57 @@ pub enum FromKeeper {
     /// A person broke the lock, or a newer waiter wants the place: stop, then let go.
     AskedToStop {
         why: String,
+        asked: Asked,
     },
     /// Waiting is over without the lock, and the queue is left.
     Contended {
         why: String,
     },
     Failed(Failure),
-    /// The queue is left. `problem`: what could not be released, and for how long it blocks others.
+    /// The queue is left. `problem`: what could not be released, and for how long it blocks others. `taken`: that
+    /// the lock was gone before, though nobody had noticed.
     Left {
         problem: Option<String>,
+        taken: Option<String>,
     },
 }
 
 /// The longest text in a message, in characters. More than a line on the screen has, and little enough for
 /// `supervise::link`'s longest message even where JSON has six bytes for each.
 const TEXT_LIMIT: usize = 2500;
+/// Of one that comes with an [`Asked`], or in a record.
+const SHORTER: usize = 1800;
 
 impl FromKeeper {
     /// With texts that fit into a message: one that does not would be cut anywhere on its way, and mean nothing.
     #[must_use]
     pub fn shortened(self) -> Self {
-        let short = |text: String| match text.char_indices().nth(TEXT_LIMIT) {
-            Some((end, _)) => format!("{}…", &text[..end]),
-            None => text,
-        };
+        let short = |text: String| cut(text, TEXT_LIMIT);
         match self {
             Self::Progress(line) => Self::Progress(short(line)),
             Self::Notice(line) => Self::Notice(short(line)),
             Self::Lost { why } => Self::Lost { why: short(why) },
-            Self::AskedToStop { why } => Self::AskedToStop { why: short(why) },
+            Self::AskedToStop { why, asked } => Self::AskedToStop {
+                why: cut(why, SHORTER),
+                asked,
+            },
             Self::Contended { why } => Self::Contended { why: short(why) },
             Self::Failed(Failure { kind, why }) => Self::Failed(Failure { kind, why: short(why) }),
-            Self::Left { problem } => Self::Left {
+            // The second is our own words.
+            Self::Left { problem, taken } => Self::Left {
                 problem: problem.map(short),
+                taken,
             },
             // Where others wrote part of it, it was cut as it was read.
             Self::Waiting(_) | Self::Held(_) | Self::Withdrawn => self,
         }
+    }
+}
+
+fn cut(text: String, limit: usize) -> String {
+    match text.char_indices().nth(limit) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }
 
@@ -146,11 +160,62 @@ pub enum FromGuardian {
 /// What a run record says of a run's end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ended {
-    /// [`crate::outcome::Outcome::name`].
+    /// [`crate::outcome::Outcome::name`], or `vanished`.
     pub result: String,
     /// The command's own status as a shell shows it; `None` where it never ran to an end.
     pub status: Option<u8>,
     /// RFC 3339, UTC.
     pub acquired: String,
+    /// Empty where nobody knows.
     pub ended: String,
+    /// Why the lock was lost, or the run ended in another unwanted way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// What was asked of the run, and made it stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
+}
+
+/// Who asked a run to stop, and why: of bounded length, since others wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Asked {
+    /// `break` or `make-way`.
+    pub kind: String,
+    #[serde(default)]
+    pub by: String,
+    #[serde(default)]
+    pub reason: String,
+}
+
+impl Asked {
+    /// With as much of the words as a message to the other half has room for, and a line in a table use.
+    pub fn new(kind: &str, by: &str, reason: &str) -> Self {
+        let first = |limit, text: &str| text.chars().take(limit).collect();
+        Self {
+            kind: first(20, kind),
+            by: first(200, by),
+            reason: first(400, reason),
+        }
+    }
+}
+
+impl Ended {
+    /// With texts that fit into a message.
+    #[must_use]
+    pub fn shortened(self) -> Self {
+        Self {
+            why: self.why.map(|why| cut(why, SHORTER)),
+            ..self
+        }
+    }
+
+    /// The same run, of which has come out that it had lost the lock.
+    #[must_use]
+    pub fn lost(self, why: &str) -> Self {
+        Self {
+            result: Outcome::LOST.to_owned(),
+            why: Some(why.to_owned()),
+            ..self
+        }
+    }
 }

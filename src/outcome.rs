@@ -25,7 +25,8 @@ pub enum Outcome {
     Failed(Failure),
     /// Somebody else has the lock, and waiting was over; nothing was run.
     Contended { why: String },
-    /// The lock was lost while the command ran. `command` is `None` where the tree could not be seen to end.
+    /// The lock was lost while the command ran, or was found gone at its end. `command` is `None` where the tree
+    /// could not be seen to end.
     Lost { why: String, command: Option<CommandEnd> },
     /// A person broke the lock, or a newer waiter took this one's place.
     Superseded { why: String, command: Option<CommandEnd> },
@@ -125,7 +126,7 @@ pub const EXIT_STATUSES: &[Row] = &[
     Row {
         status: "79",
         name: "lost",
-        meaning: "the lock was lost, or could no longer be relied on, while the command ran; the command was stopped (from verify: it is not held)",
+        meaning: "the lock was lost, or could no longer be relied on, while the command ran; the command was stopped, unless it ended by itself just then (from verify: it is not held)",
     },
     Row {
         status: "80",
@@ -166,6 +167,9 @@ pub enum Exit {
 }
 
 impl Outcome {
+    /// [`Outcome::name`] of a loss.
+    pub const LOST: &str = "lost";
+
     /// The name in the table of exit statuses, in run records and in `--report`.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -173,7 +177,7 @@ impl Outcome {
             Self::Command(CommandEnd::Signaled(_)) | Self::Interrupted(_) => "signal",
             Self::Failed(failure) => failure.kind.name(),
             Self::Contended { .. } => "contended",
-            Self::Lost { .. } => "lost",
+            Self::Lost { .. } => Self::LOST,
             Self::Superseded { .. } => "superseded",
             Self::Overrun { .. } => "overrun",
             Self::NotStarted { found: true, .. } => "not-executable",

@@ -3,7 +3,7 @@
 
 use crate::link::{Ended, FromGuardian, FromKeeper};
 use crate::lock::keeper::{self, Action, Answer, Event, Policy, Request, State, Watched};
-use crate::lock::queue::{Change, Queue};
+use crate::lock::queue::{Change, Departure, Queue};
 use crate::lock::record::{Ask, Holder, Run};
 use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind, INTERNAL};
@@ -206,7 +206,7 @@ impl Loop {
                     return Some(self.heard(said));
                 }
                 self.link_open &= !closed;
-                closed.then(|| Event::GuardianGone(self.orphaned_run()))
+                closed.then(|| Event::GuardianGone(orphaned_run(self.claimed_at)))
             }
             report = self.incoming.recv() => match report? {
                 Report::Request(number, _) if number != self.request => None,
@@ -254,18 +254,6 @@ impl Loop {
             Change::Deleted { key } | Change::Put { key, .. } if key == place.freeze() => Some(Event::QueueChanged),
             Change::Put { key, value } if key == place.ask(self.lease) => Ask::parse(&value).map(Event::Asked),
             Change::Deleted { .. } | Change::Put { .. } => None,
-        }
-    }
-
-    /// What can be recorded of a run whose guardian was killed.
-    fn orphaned_run(&self) -> Ended {
-        let stamp = |time| humantime::format_rfc3339_seconds(time).to_string();
-        let now = SystemTime::now();
-        Ended {
-            result: "signal".into(),
-            status: Some(128 + 9),
-            acquired: stamp(self.claimed_at.unwrap_or(now)),
-            ended: stamp(now),
         }
     }
 
@@ -398,10 +386,11 @@ impl Loop {
 
     fn last_duty(&mut self) {
         self.quarry.note();
-        let (quarry, reports) = (self.quarry.clone(), self.reports.clone());
+        let (quarry, reports, claimed_at) = (self.quarry.clone(), self.reports.clone(), self.claimed_at);
         let duty = move || {
             let dead = quarry.kill_all(DUTY_PATIENCE);
-            reports.send(Report::Event(Event::DutyDone(dead))).ok();
+            let run = orphaned_run(claimed_at);
+            reports.send(Report::Event(Event::DutyDone { dead, run })).ok();
         };
         // Where the tree itself has used up the user's processes there is no thread to be had, and tokio would
         // panic: then here, for it must be done.
@@ -428,6 +417,20 @@ impl Loop {
     }
 }
 
+/// What can be recorded of a run whose guardian was killed.
+fn orphaned_run(claimed_at: Option<SystemTime>) -> Ended {
+    let stamp = |time| humantime::format_rfc3339_seconds(time).to_string();
+    let now = SystemTime::now();
+    Ended {
+        result: "signal".into(),
+        status: Some(128 + 9),
+        acquired: stamp(claimed_at.unwrap_or(now)),
+        ended: stamp(now),
+        why: Some("meshlock's guardian was killed".to_owned()),
+        asked: None,
+    }
+}
+
 /// One request with all it needs, free to run as a task of its own.
 struct Call {
     queue: Queue,
@@ -449,6 +452,12 @@ impl Call {
             holder,
         } = self;
         let token_or_none = token.unwrap_or(0);
+        let record = |ended| Run {
+            holder,
+            token: token_or_none,
+            ended,
+            noticed: None,
+        };
         match request {
             Request::Look => queue.look().await.map(Answer::View),
             Request::Grant => queue.grant(lease, asked.ttl).await.map(|granted| {
@@ -463,19 +472,34 @@ impl Call {
             Request::Enqueue => queue.enqueue(lease, ttl).await.map(Answer::View),
             Request::Seize => queue.seize(lease, ttl).await.map(Answer::View),
             Request::Read => queue.read(lease, token_or_none).await.map(Answer::View),
-            Request::Clear(stale) => queue.clear(lease, token_or_none, &stale).await.map(Answer::View),
+            Request::Clear {
+                stale,
+                vanished,
+                oldest_kept,
+            } => Box::pin(queue.clear(
+                lease,
+                token_or_none,
+                &stale,
+                vanished.as_deref(),
+                oldest_kept.as_deref(),
+            ))
+            .await
+            .map(Answer::View),
             Request::Leave { run, oldest_kept } => {
-                let run = run.map(|ended| Run {
-                    holder,
-                    token: token_or_none,
-                    ended,
-                });
+                let run = run.map(record);
                 queue
                     .leave(lease, token, run.as_ref(), oldest_kept.as_deref())
                     .await
-                    .map(|()| Answer::Gone)
+                    .map(|departure| match departure {
+                        Departure::Done => Answer::Gone,
+                        Departure::Taken => Answer::Taken,
+                    })
             }
-            Request::Abandon => queue.leave(lease, token, None, None).await.map(|()| Answer::Gone),
+            Request::Settle { run, oldest_kept } => queue
+                .settle(lease, &record(run), oldest_kept.as_deref())
+                .await
+                .map(|()| Answer::Gone),
+            Request::Abandon => queue.leave(lease, token, None, None).await.map(|_| Answer::Gone),
         }
     }
 }

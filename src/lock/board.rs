@@ -4,8 +4,9 @@
 
 use super::keys::{Kind, Place};
 pub use super::record::Ask;
-use super::record::{self, Freeze, Holder, Open, Run};
+use super::record::{self, Freeze, Holder, Noticed, Open, Run};
 use super::view::{self, held_since, shown};
+use crate::link::{Asked, Ended};
 use crate::rules::handover_delay;
 use crate::store::Item;
 use crate::store::inquiry::Left;
@@ -255,6 +256,12 @@ impl Lock {
         time(held_since(holder, token, last)).or_else(|| holder.started())
     }
 
+    /// From when on the run of this open record may have held it; `None` where that is not known.
+    pub fn held_since(&self, open: &Opened) -> Option<SystemTime> {
+        let last = self.runs.first().and_then(|ran| ran.run.as_ref());
+        time(held_since(open.holder.as_ref()?, open.token, last))
+    }
+
     /// How many wait, be it for a holder, a hand-over or a thaw.
     pub fn waiters(&self) -> usize {
         match self.state() {
@@ -356,12 +363,11 @@ impl Life {
 impl Opened {
     fn new(lease: i64, item: Item) -> Self {
         let ttl = view::stale(&item).ttl;
-        let holder = serde_json::from_slice::<Open>(&item.value).ok().map(|open| open.holder);
         Self {
             lease,
             token: item.created,
             ttl,
-            holder: holder.filter(|holder| holder.format == record::FORMAT).map(cut),
+            holder: Open::holder(&item.value).map(cut),
             life: Life::Unknown,
             key: item.key,
         }
@@ -398,13 +404,23 @@ impl Ran {
             name: name.to_owned(),
             run: Run::parse(&item.value).map(|run| Run {
                 holder: cut(run.holder),
-                ended: crate::link::Ended {
+                ended: Ended {
                     result: shown(&run.ended.result),
                     acquired: shown(&run.ended.acquired),
                     ended: shown(&run.ended.ended),
                     status: run.ended.status,
+                    why: run.ended.why.as_deref().map(shown),
+                    asked: run.ended.asked.map(|asked| Asked {
+                        kind: shown(&asked.kind),
+                        by: shown(&asked.by),
+                        reason: shown(&asked.reason),
+                    }),
                 },
                 token: run.token,
+                noticed: run.noticed.map(|noticed| Noticed {
+                    at: shown(&noticed.at),
+                    by: shown(&noticed.by),
+                }),
             }),
             created: item.created,
             key: item.key,
@@ -439,6 +455,11 @@ impl Run {
 
     pub fn ended(&self) -> Option<SystemTime> {
         time(&self.ended.ended)
+    }
+
+    /// When that was found, of a run that vanished.
+    pub fn noticed(&self) -> Option<SystemTime> {
+        time(&self.noticed.as_ref()?.at)
     }
 
     /// How long it held the lock.

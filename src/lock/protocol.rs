@@ -3,7 +3,7 @@
 
 use super::keys::{Kind, Place};
 use super::record::{Holder, Open, Run};
-use super::view::{Ahead, Renewal, Stale, View, entry, frozen, stale};
+use super::view::{Ahead, Renewal, Stale, Vanished, View, entry, frozen, stale, vanished};
 use crate::moment::Moment;
 use crate::store::{Alive, Answer, Fault, Found, If, Item, Op, Order, Read, Txn, What};
 use std::time::Duration;
@@ -12,8 +12,9 @@ use std::time::Duration;
 /// are then read in a second call.
 const FEW: u32 = 16;
 const MANY: u32 = 1000;
-/// Where they stand among the reads.
+/// Where they stand among the reads, and the last run record.
 const OPENS: usize = 2;
+const LAST_RUN: usize = 5;
 /// Entries before ours that a re-read counts.
 const COUNTED: u32 = 100;
 /// Two keys each; etcd refuses transactions of more than 128 operations (`--max-txn-ops`).
@@ -26,6 +27,23 @@ pub struct Protocol {
     pub holder: Holder,
     /// How many run records are kept.
     pub keep: u32,
+}
+
+/// A run that vanished, as it is to be recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Gone<'a> {
+    /// Its open record's key.
+    pub open: &'a str,
+    pub left: Left<'a>,
+}
+
+/// What came of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Departure {
+    /// By this call, or an earlier one whose answer was lost.
+    Done,
+    /// Nothing was done: our entry was gone already, and not by our hand.
+    Taken,
 }
 
 /// What is left behind by a departure.
@@ -86,27 +104,27 @@ impl Protocol {
     }
 
     /// The start beside unclean departures once their hand-over delay is over: deletes their open records if
-    /// our entry is there and the name not frozen. At most [`CLEARED_AT_ONCE`] of them.
-    pub fn clear(&self, lease: i64, token: i64, stale: &[String]) -> Txn {
+    /// our entry is there and the name not frozen. At most [`CLEARED_AT_ONCE`] of them. With `vanished`, one of
+    /// them, it records that run as well, if it has not come back meanwhile to say itself how it ended. That lies
+    /// where the run's own record would, which is put over it if the run is alive after all.
+    ///
+    /// # Errors
+    /// As [`Protocol::enqueue`].
+    pub fn clear(&self, lease: i64, token: i64, stale: &[String], vanished: Option<Gone<'_>>) -> Result<Txn, Fault> {
         let reads = self.reads(Some(lease), Some(token));
-        Txn {
-            when: vec![
-                If::Created {
-                    key: self.place.entry(lease),
-                    at: token,
-                },
-                If::Created {
-                    key: self.place.freeze(),
-                    at: 0,
-                },
-            ],
-            then: stale
-                .iter()
-                .flat_map(|key| self.remains(key))
-                .chain(reads.clone())
-                .collect(),
-            otherwise: reads,
+        let created = |key, at| If::Created { key, at };
+        let mut when = vec![created(self.place.entry(lease), token), created(self.place.freeze(), 0)];
+        let mut then: Vec<Op> = stale.iter().flat_map(|key| self.remains(key)).collect();
+        if let Some(Gone { open, left }) = vanished {
+            when.push(created(open.to_owned(), left.run.token));
+            then.extend(self.recorded(left)?);
         }
+        then.extend(reads.clone());
+        Ok(Txn {
+            when,
+            then,
+            otherwise: reads,
+        })
     }
 
     /// The linearizable half of a renewal.
@@ -122,48 +140,87 @@ impl Protocol {
         }
     }
 
-    /// Lets go of the hold `token`, whose run is dead, so that nobody has a reason left to hold back. An entry
-    /// that is not the one we held is left alone.
+    /// Lets go of the hold of `left.run`, which is dead, so that nobody has a reason left to hold back. If the entry
+    /// is not there any more, nothing is done, and [`Protocol::departed`] says why.
     ///
     /// # Errors
     /// As [`Protocol::enqueue`].
-    pub fn release(&self, lease: i64, token: i64, left: Left<'_>) -> Result<Txn, Fault> {
-        let record = self.place.run_record(token);
-        let mut recorded = self.made_room(&record, left);
-        if self.keep > 0 {
-            recorded.push(put(record, left.run, 0)?);
-        }
-        Ok(self.letting_go(lease, token, recorded))
+    pub fn release(&self, lease: i64, left: Left<'_>) -> Result<Txn, Fault> {
+        Ok(self.letting_go(lease, left.run.token, self.recorded(left)?))
     }
 
     /// As [`Protocol::release`] to a server that takes no more records.
-    pub fn release_unrecorded(&self, lease: i64, token: i64, left: Left<'_>) -> Txn {
-        let recorded = self.made_room(&self.place.run_record(token), left);
-        self.letting_go(lease, token, recorded)
-    }
-
-    fn made_room(&self, record: &str, left: Left<'_>) -> Vec<Op> {
-        // Numbers go back when a snapshot is restored; etcd refuses to write and delete one key at once.
-        let last = left.drop_upto.filter(|&last| last < record);
-        last.map(|last| Op::DeleteUpTo {
-            first: self.place.log(),
-            last: last.to_owned(),
-        })
-        .into_iter()
-        .collect()
+    pub fn release_unrecorded(&self, lease: i64, left: Left<'_>) -> Txn {
+        self.letting_go(lease, left.run.token, self.made_room(left).into_iter().collect())
     }
 
     fn letting_go(&self, lease: i64, token: i64, recorded: Vec<Op>) -> Txn {
-        let [entry, rest @ ..] = self.departure(lease);
-        let lost = [rest.to_vec(), recorded].concat();
+        let traces = [self.place.open(lease), self.place.run_record(token)];
         Txn {
             when: vec![If::Created {
                 key: self.place.entry(lease),
                 at: token,
             }],
-            then: [vec![entry], lost.clone()].concat(),
-            otherwise: lost,
+            then: [self.departure(lease).to_vec(), recorded].concat(),
+            otherwise: traces.map(|key| Op::Read(one(key))).to_vec(),
         }
+    }
+
+    /// What the answer to [`Protocol::release`] says. Our own release takes entry and open record away together, and
+    /// puts the record there: where the entry alone is gone, or somebody else's words lie under our token, it was
+    /// taken from us. Where nothing is left, nothing is held against the run: we may have been refused the record,
+    /// and others may have had their turn since.
+    pub fn departed(answer: Answer, run: &Run) -> Departure {
+        let mut traces = answer.reads.into_iter().map(|found| found.items.into_iter().next());
+        let (open, record) = (traces.next().flatten(), traces.next().flatten());
+        let ours = |record: &Item| Run::parse(&record.value).is_some_and(|there| there.ended == run.ended);
+        match (open, record) {
+            _ if answer.succeeded => Departure::Done,
+            (_, Some(record)) if ours(&record) => Departure::Done,
+            (None, None) => Departure::Done,
+            (Some(_), _) | (_, Some(_)) => Departure::Taken,
+        }
+    }
+
+    /// What is still to be done where the entry was taken: nobody has a reason left to hold back, and the run is
+    /// recorded, be it over the words of one who had found that it had vanished.
+    ///
+    /// # Errors
+    /// As [`Protocol::enqueue`].
+    pub fn settle(&self, lease: i64, left: Left<'_>) -> Result<Txn, Fault> {
+        Ok(self.settling(lease, self.recorded(left)?))
+    }
+
+    /// As [`Protocol::settle`] to a server that takes no more records.
+    pub fn settle_unrecorded(&self, lease: i64, left: Left<'_>) -> Txn {
+        self.settling(lease, self.made_room(left).into_iter().collect())
+    }
+
+    fn settling(&self, lease: i64, recorded: Vec<Op>) -> Txn {
+        let [_, rest @ ..] = self.departure(lease);
+        Txn {
+            then: [rest.to_vec(), recorded].concat(),
+            ..Txn::default()
+        }
+    }
+
+    /// The record, and room for it.
+    fn recorded(&self, left: Left<'_>) -> Result<Vec<Op>, Fault> {
+        let mut ops: Vec<Op> = self.made_room(left).into_iter().collect();
+        if self.keep > 0 {
+            ops.push(put(self.place.run_record(left.run.token), left.run, 0)?);
+        }
+        Ok(ops)
+    }
+
+    fn made_room(&self, left: Left<'_>) -> Option<Op> {
+        // Numbers go back when a snapshot is restored; etcd refuses to write and delete one key at once.
+        let record = self.place.run_record(left.run.token);
+        let last = left.drop_upto.filter(|&last| *last < *record)?;
+        Some(Op::DeleteUpTo {
+            first: self.place.log(),
+            last: last.to_owned(),
+        })
     }
 
     fn departure(&self, lease: i64) -> [Op; 3] {
@@ -257,9 +314,9 @@ impl Protocol {
             _ => None,
         };
         // Those of the entries ahead lie here too: only when these are gone does an open record say anything.
-        let stale = match &ahead {
-            Some(_) => Vec::new(),
-            None => self.stale(&opens, lease),
+        let (stale, vanished) = match &ahead {
+            Some(_) => (Vec::new(), None),
+            None => self.stale(&opens, last_run.items.first(), lease),
         };
         View {
             cluster: answer.cluster,
@@ -267,6 +324,7 @@ impl Protocol {
             mine,
             ahead,
             stale,
+            vanished,
             frozen: freeze.items.first().map(frozen),
             ask: ask.items.into_iter().next().map(|item| item.value),
             oldest_kept: log
@@ -277,14 +335,26 @@ impl Protocol {
     }
 
     /// The open records of others among these. What else lies there says nothing of a departure, and a key that is
-    /// not UTF-8 could not be deleted.
-    pub fn stale(&self, opens: &Found, lease: Option<i64>) -> Vec<Stale> {
+    /// not UTF-8 could not be deleted. And what is known of the oldest, by the last run that was recorded.
+    pub fn stale(
+        &self,
+        opens: &Found,
+        last_run: Option<&Item>,
+        lease: Option<i64>,
+    ) -> (Vec<Stale>, Option<Box<Vanished>>) {
         let others = |item: &&Item| {
             self.place
                 .lease(Kind::Open, &item.key)
                 .is_some_and(|of| Some(of) != lease)
         };
-        opens.items.iter().filter(others).map(stale).collect()
+        let others = || opens.items.iter().filter(others);
+        let oldest = others().next().map(|item| Box::new(vanished(item, last_run)));
+        (others().map(stale).collect(), oldest)
+    }
+
+    /// The last run that an answer tells of.
+    pub fn last_run(answer: &Answer) -> Option<Item> {
+        answer.reads.get(LAST_RUN)?.items.first().cloned()
     }
 
     /// How many keys of open records an answer holds, ours and odd ones included.

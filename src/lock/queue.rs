@@ -1,18 +1,22 @@
 //! The queue in etcd: sends the transactions of [`super::protocol`] and returns what their answers say, as
 //! plain data. Decides nothing: what follows from an answer is [`super::keeper`]'s affair.
 
-use super::keys::Place;
-use super::protocol::{CLEARED_AT_ONCE, Left, Ours, Protocol, only};
-use super::record::{Holder, Run};
-pub use super::view::{Ahead, Entry, Granted, Renewal, Stale, View};
+use super::keys::{Kind, Place};
+pub use super::protocol::Departure;
+use super::protocol::{CLEARED_AT_ONCE, Gone, Left, Ours, Protocol, only};
+use super::record::{Holder, Noticed, Run};
+pub use super::view::{Ahead, Entry, Granted, Renewal, Stale, Vanished, View};
 use crate::moment::Moment;
 use crate::rules::Rules;
 pub use crate::store::Change;
 use crate::store::etcd::Etcd;
 use crate::store::{Answer, Fault, Watched};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc::UnboundedSender;
+
+/// How long the start waits to hear whether one that vanished had only been waiting.
+const ASKED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The queue of one lock, and us in it. Cheap to clone.
 #[derive(Clone)]
@@ -81,16 +85,74 @@ impl Queue {
         self.view(answer, Some(lease), Some(token)).await
     }
 
-    /// [`Protocol::clear`], for any number of open records. [`View::stale`] is empty if that was done.
-    pub async fn clear(&self, lease: i64, token: i64, stale: &[String]) -> Result<View, Fault> {
+    /// [`Protocol::clear`], for any number of open records. [`View::stale`] is empty if that was done. That a run
+    /// vanished is recorded where etcd lets us, and the start goes on where not.
+    pub async fn clear(
+        &self,
+        lease: i64,
+        token: i64,
+        stale: &[String],
+        vanished: Option<&Vanished>,
+        drop_upto: Option<&str>,
+    ) -> Result<View, Fault> {
+        let Inner { store, protocol, .. } = &*self.0;
+        let run = match vanished {
+            Some(vanished) if Box::pin(self.had_its_turn(vanished)).await => Some(self.noticed(vanished)),
+            _ => None,
+        };
+        let gone = vanished.zip(run.as_ref()).map(|(vanished, run)| Gone {
+            open: &vanished.open,
+            left: Left { run, drop_upto },
+        });
+        // The oldest is the one to be recorded. It goes last: where this is cut short, it is still the oldest.
         let mut rest = stale;
-        loop {
-            let (now, later) = rest.split_at(rest.len().min(CLEARED_AT_ONCE));
-            let answer = self.0.store.txn(self.0.protocol.clear(lease, token, now)).await?;
-            if later.is_empty() || !answer.succeeded {
+        while let Some((older, now)) = rest
+            .len()
+            .checked_sub(CLEARED_AT_ONCE)
+            .filter(|older| *older > 0)
+            .map(|older| rest.split_at(older))
+        {
+            let answer = store.txn(protocol.clear(lease, token, now, None)?).await?;
+            if !answer.succeeded {
                 return self.view(answer, Some(lease), Some(token)).await;
             }
-            rest = later;
+            rest = older;
+        }
+        let answer = match store.txn(protocol.clear(lease, token, rest, gone)?).await {
+            Err(Fault::NoSpace { .. } | Fault::Denied { .. } | Fault::Internal { .. }) if gone.is_some() => {
+                store.txn(protocol.clear(lease, token, rest, None)?).await?
+            }
+            outcome => outcome?,
+        };
+        self.view(answer, Some(lease), Some(token)).await
+    }
+
+    /// Whether it ever was the first in the queue: a waiter may die as well, and leaves the same open record. What
+    /// cannot be told any more, since etcd has forgotten it, counts as a run.
+    async fn had_its_turn(&self, vanished: &Vanished) -> bool {
+        let (Inner { store, protocol, .. }, Some(revision)) = (&*self.0, vanished.waited_until) else {
+            return true;
+        };
+        let Some(lease) = protocol.place.lease(Kind::Open, &vanished.open) else {
+            return true;
+        };
+        let entry = [protocol.place.entry(lease)];
+        let asked = store.values(&entry, revision);
+        match tokio::time::timeout(ASKED_WITHIN, asked).await {
+            Ok(Ok(values)) => values.iter().any(|value| !value.is_empty()),
+            Ok(Err(_)) | Err(_) => true,
+        }
+    }
+
+    /// The record of the vanished run, by us and now.
+    fn noticed(&self, vanished: &Vanished) -> Run {
+        let Holder { user, host, pid, .. } = &self.0.protocol.holder;
+        Run {
+            noticed: Some(Noticed {
+                at: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+                by: format!("{user}@{host} (pid {pid})"),
+            }),
+            ..vanished.run.clone()
         }
     }
 
@@ -120,23 +182,32 @@ impl Queue {
         token: Option<i64>,
         run: Option<&Run>,
         drop_upto: Option<&str>,
-    ) -> Result<(), Fault> {
+    ) -> Result<Departure, Fault> {
         let Inner { store, protocol, .. } = &*self.0;
-        let (Some(token), Some(run)) = (token, run) else {
+        let (Some(_), Some(run)) = (token, run) else {
             if token.is_none() {
                 // A lost enqueueing may still be under way; without its lease it can do nothing more.
                 self.revoke(lease).await?;
             }
-            return store.txn(protocol.abandon(lease)).await.map(drop);
+            return store.txn(protocol.abandon(lease)).await.map(|_| Departure::Done);
         };
         let left = Left { run, drop_upto };
-        match store.txn(protocol.release(lease, token, left)?).await {
-            Err(Fault::NoSpace { .. }) => {
-                let txn = protocol.release_unrecorded(lease, token, left);
-                store.txn(txn).await.map(drop)
-            }
-            outcome => outcome.map(drop),
+        let answer = match store.txn(protocol.release(lease, left)?).await {
+            Err(Fault::NoSpace { .. }) => store.txn(protocol.release_unrecorded(lease, left)).await?,
+            outcome => outcome?,
+        };
+        Ok(Protocol::departed(answer, run))
+    }
+
+    /// [`Protocol::settle`]; may be called again after an unknown outcome.
+    pub async fn settle(&self, lease: i64, run: &Run, drop_upto: Option<&str>) -> Result<(), Fault> {
+        let Inner { store, protocol, .. } = &*self.0;
+        let left = Left { run, drop_upto };
+        match store.txn(protocol.settle(lease, left)?).await {
+            Err(Fault::NoSpace { .. }) => store.txn(protocol.settle_unrecorded(lease, left)).await,
+            outcome => outcome,
         }
+        .map(drop)
     }
 
     /// Ends the lease, and with it whatever is still bound to it. That it is unknown is success, which is final
@@ -155,11 +226,11 @@ impl Queue {
 
     async fn view(&self, answer: Answer, lease: Option<i64>, token: Option<i64>) -> Result<View, Fault> {
         let Inner { store, protocol, .. } = &*self.0;
-        let opens_told = Protocol::opens_told(&answer);
+        let (opens_told, last_run) = (Protocol::opens_told(&answer), Protocol::last_run(&answer));
         let mut view = protocol.view(answer, lease, token);
         if let Some(txn) = protocol.more_opens(opens_told, &view, token) {
             let opens = store.txn(txn).await?.reads.into_iter().next().unwrap_or_default();
-            view.stale = protocol.stale(&opens, lease);
+            (view.stale, view.vanished) = protocol.stale(&opens, last_run.as_ref(), lease);
         }
         Ok(view)
     }

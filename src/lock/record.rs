@@ -2,14 +2,17 @@
 //! Unknown fields are passed over, unknown formats treated as foreign. Knows nothing of where they lie.
 
 use super::view::shown;
-use crate::link::Ended;
+use crate::link::{Asked, Ended};
 use serde::{Deserialize, Serialize};
 
 /// The only format written.
 pub const FORMAT: u32 = 1;
 
+/// The result in the record of a run that never said how it ended: others found its open record without its entry.
+pub const VANISHED: &str = "vanished";
+
 /// Who is in the queue: the value of a queue entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holder {
     pub format: u32,
     pub host: String,
@@ -25,7 +28,7 @@ pub struct Holder {
 }
 
 /// Why the run is there and where it comes from, as people said or as we found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Purpose {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -60,13 +63,24 @@ pub struct Open {
 }
 
 /// How a run ended: one value under `log/`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Run {
     #[serde(flatten)]
     pub holder: Holder,
     pub token: i64,
     #[serde(flatten)]
     pub ended: Ended,
+    /// Of a run that vanished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noticed: Option<Noticed>,
+}
+
+/// Who found that a run had vanished: the next one, when it started.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Noticed {
+    /// RFC 3339, UTC.
+    pub at: String,
+    pub by: String,
 }
 
 /// What somebody asks of the entry with one lease.
@@ -93,6 +107,20 @@ pub struct Freeze {
 }
 
 impl Holder {
+    /// Whom an open record that cannot be read leaves us to name.
+    pub fn unknown() -> Self {
+        let unknown = || "unknown".to_owned();
+        Self {
+            format: FORMAT,
+            host: unknown(),
+            user: unknown(),
+            pid: 0,
+            program: unknown(),
+            started: String::new(),
+            purpose: Purpose::default(),
+        }
+    }
+
     /// The record, if it is one of ours in the format that we know.
     pub fn parse(value: &[u8]) -> Option<Self> {
         serde_json::from_slice::<Self>(value)
@@ -108,6 +136,19 @@ impl Run {
             .ok()
             .filter(|run| run.holder.format == FORMAT)
     }
+
+    /// When the next could start, by the clock of whoever wrote it down: as text, empty where that is not known.
+    pub fn over(&self) -> &str {
+        self.noticed.as_ref().map_or(&self.ended.ended, |noticed| &noticed.at)
+    }
+}
+
+impl Open {
+    /// Whose it is, if it is one of ours in the format that we know.
+    pub fn holder(value: &[u8]) -> Option<Holder> {
+        let open = serde_json::from_slice::<Self>(value).ok()?;
+        Some(open.holder).filter(|holder| holder.format == FORMAT)
+    }
 }
 
 impl Ask {
@@ -120,5 +161,10 @@ impl Ask {
             reason: shown(&ask.reason),
             ..ask
         })
+    }
+
+    /// The same for the record of the run.
+    pub fn asked(&self) -> Asked {
+        Asked::new(&self.kind, &self.by, &self.reason)
     }
 }

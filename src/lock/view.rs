@@ -1,8 +1,8 @@
 //! What an answer says of the queue, as plain data, and the records of others in words for a person: written
 //! by anybody with the right, shown on a terminal.
 
-use super::record::{self, Freeze, Holder, Run};
-use crate::link::HeldBy;
+use super::record::{self, Freeze, Holder, Open, Run, VANISHED};
+use crate::link::{Ended, HeldBy};
 use crate::moment::Moment;
 use crate::rules::TTL_RANGE;
 use crate::store::Item;
@@ -22,6 +22,8 @@ pub struct View {
     /// Open records older than our own entry whose entries are gone: unclean departures. Told only where
     /// nobody is ahead.
     pub stale: Vec<Stale>,
+    /// The oldest of them. Whoever starts clears all that are older, so no other has ever started: it died waiting.
+    pub vanished: Option<Box<Vanished>>,
     /// While it is there nobody starts; the value's words, for the user.
     pub frozen: Option<String>,
     /// What is asked of our entry: written before the watch began, it is seen only here.
@@ -57,6 +59,18 @@ pub struct Stale {
     pub key: String,
     /// The TTL of the lease that ended uncleanly.
     pub ttl: Duration,
+}
+
+/// A run that never said how it ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Vanished {
+    /// The open record's key.
+    pub open: String,
+    /// The record to be, but for who noticed it and when.
+    pub run: Run,
+    /// It came before the last recorded run ended, at this revision: if its entry was gone by then, it died waiting,
+    /// and no run has vanished.
+    pub waited_until: Option<i64>,
 }
 
 /// The answer of a grant.
@@ -95,10 +109,10 @@ pub fn entry(item: &Item, last_run: Option<&Item>) -> Entry {
 /// Since when the holder with this token holds: its entry was written when its wait began, which the end of the
 /// run before it ended.
 pub(super) fn held_since<'a>(holder: &'a Holder, token: i64, last_run: Option<&'a Run>) -> &'a str {
-    let handed_over = last_run.filter(|run| run.token < token).map(|run| &run.ended.ended);
+    let handed_over = last_run.filter(|run| run.token < token).map(Run::over);
     // Of one format and zone, so that they sort as text.
     handed_over
-        .filter(|handed_over| **handed_over > holder.started)
+        .filter(|handed_over| *handed_over > holder.started.as_str())
         .unwrap_or(&holder.started)
 }
 
@@ -152,6 +166,35 @@ pub fn stale(item: &Item) -> Stale {
         ttl: serde_json::from_slice::<Ttl>(&item.value)
             .map_or(Duration::MAX, |open| Duration::from_millis(open.ttl_ms))
             .min(*TTL_RANGE.end()),
+    }
+}
+
+/// Of a longer open record nothing is taken over: what we write has to stay small, whatever lies there.
+const TAKEN_OVER: usize = 64 * 1024;
+
+/// What can be recorded of a run by the open record that it left, and by the last run that was recorded.
+pub(super) fn vanished(item: &Item, last_run: Option<&Item>) -> Vanished {
+    let holder = Some(&item.value).filter(|value| value.len() <= TAKEN_OVER);
+    let holder = holder
+        .and_then(|value| Open::holder(value))
+        .unwrap_or_else(Holder::unknown);
+    let last = last_run.and_then(|last| Run::parse(&last.value));
+    Vanished {
+        open: item.key.clone(),
+        waited_until: last_run.map(|last| last.created).filter(|ended| *ended > item.created),
+        run: Run {
+            token: item.created,
+            ended: Ended {
+                result: VANISHED.to_owned(),
+                status: None,
+                acquired: held_since(&holder, item.created, last.as_ref()).to_owned(),
+                ended: String::new(),
+                why: None,
+                asked: None,
+            },
+            noticed: None,
+            holder,
+        },
     }
 }
 

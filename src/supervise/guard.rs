@@ -244,7 +244,7 @@ impl<'a> Loop<'a> {
                     self.rules = rules;
                 }
             }
-            FromKeeper::Left { problem: None } | FromKeeper::Contended { .. } | FromKeeper::Failed(_) => {
+            FromKeeper::Left { problem: None, .. } | FromKeeper::Contended { .. } | FromKeeper::Failed(_) => {
                 self.left = true;
             }
             FromKeeper::Left { .. }
@@ -492,12 +492,15 @@ impl<'a> Loop<'a> {
         let outcome = self.state.outcome(&self.task.policy);
         let ended = SystemTime::now();
         let stamp = |time| humantime::format_rfc3339_seconds(time).to_string();
-        Some(Ended {
+        let record = Ended {
             result: outcome.name().to_owned(),
             status: outcome.command().map(CommandEnd::status),
             acquired: stamp(self.acquired.unwrap_or(ended)),
             ended: stamp(ended),
-        })
+            why: self.state.why_lost().map(str::to_owned),
+            asked: self.state.asked().cloned(),
+        };
+        Some(record.shortened())
     }
 
     fn set_timers(&mut self) {

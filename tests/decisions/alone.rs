@@ -1,7 +1,7 @@
 //! Each decision function alone, in histories that its other half would never make: what must hold even then.
 
 use crate::rules;
-use meshlock::link::{Ended, FromGuardian, FromKeeper, Hold};
+use meshlock::link::{Asked, Ended, FromGuardian, FromKeeper, Hold};
 use meshlock::lock::keeper::{self, Answer, Request};
 use meshlock::lock::queue::{Ahead, Entry, Granted, Renewal, Stale, View};
 use meshlock::moment::Moment;
@@ -32,7 +32,16 @@ fn record() -> Ended {
         status: Some(0),
         acquired: String::new(),
         ended: String::new(),
+        why: None,
+        asked: None,
     }
+}
+
+fn leaves(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Leave { .. } | Request::Settle { .. } | Request::Abandon
+    )
 }
 
 /// What may happen to a guardian; what it has not asked for yet is left out by the test.
@@ -44,10 +53,14 @@ fn guardian_event() -> impl Strategy<Value = guardian::Event> {
         4 => Just(Event::Keeper(FromKeeper::Held(hold()))),
         1 => Just(Event::Keeper(FromKeeper::Withdrawn)),
         1 => Just(Event::Keeper(FromKeeper::Lost { why: why() })),
-        1 => Just(Event::Keeper(FromKeeper::AskedToStop { why: why() })),
+        1 => Just(Event::Keeper(FromKeeper::AskedToStop {
+            why: why(),
+            asked: Asked::new("break", "ann", "")
+        })),
         1 => Just(Event::Keeper(FromKeeper::Contended { why: why() })),
         1 => Just(Event::Keeper(FromKeeper::Failed(Failure::new(FailureKind::Internal, "why")))),
-        1 => prop::option::of(Just(why())).prop_map(|problem| Event::Keeper(FromKeeper::Left { problem })),
+        1 => (prop::option::of(Just(why())), prop::option::of(Just(why())))
+            .prop_map(|(problem, taken)| Event::Keeper(FromKeeper::Left { problem, taken })),
         1 => Just(Event::KeeperGone),
         2 => (prop::sample::select(signals), any::<bool>())
             .prop_map(|(signal, from_kernel)| Event::Signal { signal, from_kernel }),
@@ -102,7 +115,7 @@ fn keeper_event() -> impl Strategy<Value = keeper::Event> {
         3 => words.prop_map(|words| Event::Guardian(vec![words])),
         1 => Just(Event::GuardianGone(record())),
         2 => any::<bool>().prop_map(Event::Withdrawn),
-        1 => any::<bool>().prop_map(Event::DutyDone),
+        1 => any::<bool>().prop_map(|dead| Event::DutyDone { dead, run: record() }),
         4 => Just(Event::Tick),
     ]
 }
@@ -137,6 +150,7 @@ fn view() -> impl Strategy<Value = View> {
             } else {
                 stale.into_iter().collect()
             },
+            vanished: None,
             ahead,
             frozen,
             ask: None,
@@ -240,7 +254,9 @@ proptest! {
                         let granted = Granted { sent: now, ttl: rules.ttl };
                         keeper::Event::Answer(Answer::Granted(granted, Ok(rules)))
                     }
-                    Some(Request::Leave { .. } | Request::Abandon) => keeper::Event::Answer(Answer::Gone),
+                    // Whether it was taken depends on what the answer happens to be.
+                    Some(Request::Leave { .. }) if view.mine.is_none() => keeper::Event::Answer(Answer::Taken),
+                    Some(request) if leaves(&request) => keeper::Event::Answer(Answer::Gone),
                     Some(_) => keeper::Event::Answer(Answer::View(view)),
                     None => keeper::Event::Tick,
                 },
@@ -264,7 +280,7 @@ proptest! {
                         }
                     }
                 }
-                keeper::Event::DutyDone(true) => {
+                keeper::Event::DutyDone { dead: true, .. } => {
                     tree = false;
                     may_go = true;
                 }
@@ -276,8 +292,8 @@ proptest! {
             actions = keeper::step(&policy, &mut state, now, event.clone());
             let goes = actions.iter().any(|action| matches!(
                 action,
-                keeper::Action::Send(Request::Leave { .. } | Request::Abandon) | keeper::Action::End
-            ));
+                keeper::Action::Send(request) if leaves(request)
+            ) || *action == keeper::Action::End);
             prop_assert!(!goes || may_go || !tree, "let go after {:?}", event);
             if goes {
                 (tree, offered) = (false, false);

@@ -1,6 +1,8 @@
 //! A small etcd for the model: entries, open records, leases, and rivals that follow the protocol.
 
-use meshlock::lock::queue::{Ahead, Entry, Stale, View};
+use meshlock::link::Ended;
+use meshlock::lock::queue::{Ahead, Entry, Stale, Vanished, View};
+use meshlock::lock::record::{Holder, Run, VANISHED};
 use meshlock::rules::handover_delay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -77,20 +79,26 @@ impl Etcd {
         }
     }
 
-    /// As `Queue::leave`.
-    pub(crate) fn leave(&mut self, lease: i64, token: Option<i64>, run: bool) {
+    pub(crate) fn open_stands(&self, token: i64) -> bool {
+        self.opens.iter().any(|(slot, _)| slot.created == token)
+    }
+
+    /// As `Queue::leave`; false where the entry was taken before.
+    pub(crate) fn leave(&mut self, lease: i64, token: Option<i64>, run: bool) -> bool {
         if let (Some(token), true) = (token, run) {
             if self.entry(lease).is_some_and(|slot| slot.created == token) {
                 self.delete_entry(lease);
+                self.delete_open(lease);
+                return true;
             }
-            self.delete_open(lease);
-            return;
+            return !self.open_stands(token);
         }
         if token.is_none() {
             self.revoke(lease);
         }
         self.delete_entry(lease);
         self.delete_open(lease);
+        true
     }
 
     /// As `Queue::view`.
@@ -115,24 +123,24 @@ impl Etcd {
             },
             predecessor: predecessor.lease.to_string(),
         });
-        let stale = if ahead.is_some() {
-            Vec::new()
-        } else {
-            let opens = self.opens.iter();
-            opens
-                .filter(|(slot, _)| Some(slot.lease) != lease && before(slot))
-                .map(|(slot, ttl)| Stale {
-                    key: slot.lease.to_string(),
-                    ttl: *ttl,
-                })
-                .collect()
-        };
+        let opens = self
+            .opens
+            .iter()
+            .filter(|(slot, _)| ahead.is_none() && Some(slot.lease) != lease && before(slot));
+        let vanished = opens.clone().next().map(|(slot, _)| Box::new(vanished(slot)));
+        let stale = opens
+            .map(|(slot, ttl)| Stale {
+                key: slot.lease.to_string(),
+                ttl: *ttl,
+            })
+            .collect();
         View {
             cluster: 1,
             revision: self.revision,
             mine,
             ahead,
             stale,
+            vanished,
             frozen: self.frozen.then(|| " by somebody".into()),
             ask: self
                 .ask
@@ -141,6 +149,26 @@ impl Etcd {
                 .map(|(_, value)| value.clone()),
             oldest_kept: None,
         }
+    }
+}
+
+fn vanished(slot: &Slot) -> Vanished {
+    Vanished {
+        open: slot.lease.to_string(),
+        run: Run {
+            holder: Holder::unknown(),
+            token: slot.created,
+            ended: Ended {
+                result: VANISHED.to_owned(),
+                status: None,
+                acquired: String::new(),
+                ended: String::new(),
+                why: None,
+                asked: None,
+            },
+            noticed: None,
+        },
+        waited_until: None,
     }
 }
 

@@ -190,7 +190,7 @@ fn what_the_keeper_could_not_release_on_its_own_is_said_in_the_end() {
     let mut guardian = Guardian::running(Stragglers::Leave);
     let problem = Some("etcd is away".to_owned());
     guardian.sleeps(3000);
-    guardian.hears(FromKeeper::Left { problem });
+    guardian.hears(FromKeeper::Left { problem, taken: None });
     guardian.on(Event::KeeperGone);
     guardian.on(SUCCESS);
     let actions = guardian.on(Event::TreeDead);
@@ -215,11 +215,35 @@ fn a_lock_let_go_by_the_last_duty_is_lost_even_if_a_renewal_came_through_meanwhi
     let mut guardian = Guardian::running(Stragglers::Leave);
     guardian.sleeps(3500);
     guardian.reading.deadline = guardian.reading.now + Duration::from_secs(2);
-    let actions = guardian.hears(FromKeeper::Left { problem: None });
+    let actions = guardian.hears(FromKeeper::Left {
+        problem: None,
+        taken: None,
+    });
     assert!(actions.contains(&Action::Kill), "what the duty did not find may live");
     guardian.on(Event::CommandEnded(CommandEnd::Signaled(9)));
     let actions = guardian.on(Event::TreeDead);
     assert!(actions.contains(&Action::Finish) && guardian.lost());
+}
+
+#[test]
+fn a_lock_that_was_gone_at_the_release_is_lost_whatever_the_command_ended_with() {
+    let gone = || FromKeeper::Left {
+        problem: None,
+        taken: Some("deleted".into()),
+    };
+    let mut guardian = Guardian::running(Stragglers::Leave);
+    guardian.on(SUCCESS);
+    assert!(guardian.hears(gone()).contains(&Action::Finish));
+    let command = Some(CommandEnd::Exited(0));
+    assert!(matches!(guardian.outcome(), Outcome::Lost { command: end, .. } if end == command));
+
+    let mut unstarted = Guardian::running(Stragglers::Leave);
+    unstarted.on(Event::NotStarted {
+        found: false,
+        why: "no such file".into(),
+    });
+    unstarted.hears(gone());
+    assert!(matches!(unstarted.outcome(), Outcome::NotStarted { .. }), "nothing ran");
 }
 
 /// At a terminal, where a line is kept current.

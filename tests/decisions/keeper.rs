@@ -3,8 +3,8 @@
 use crate::rules;
 use meshlock::link::{Ended, FromGuardian, FromKeeper};
 use meshlock::lock::keeper::{Action, Answer, Event, Policy, Request, State, Watched, begin, step};
-use meshlock::lock::queue::{Ahead, Entry, Granted, Renewal, Stale, View};
-use meshlock::lock::record::Ask;
+use meshlock::lock::queue::{Ahead, Entry, Granted, Renewal, Stale, Vanished, View};
+use meshlock::lock::record::{Ask, Holder, Run};
 use meshlock::moment::Moment;
 use meshlock::outcome::FailureKind;
 use meshlock::rules::Checks;
@@ -101,6 +101,7 @@ fn alone() -> View {
         mine: Some(TOKEN),
         ahead: None,
         stale: Vec::new(),
+        vanished: None,
         frozen: None,
         ask: None,
         oldest_kept: None,
@@ -147,6 +148,8 @@ fn record() -> Ended {
         status: Some(137),
         acquired: String::new(),
         ended: String::new(),
+        why: None,
+        asked: None,
     }
 }
 
@@ -158,7 +161,7 @@ fn lets_go(actions: &[Action]) -> bool {
     actions.iter().any(|action| {
         matches!(
             action,
-            Action::Send(Request::Leave { .. } | Request::Abandon) | Action::End
+            Action::Send(Request::Leave { .. } | Request::Settle { .. } | Request::Abandon) | Action::End
         )
     })
 }
@@ -295,7 +298,7 @@ fn a_leaving_given_up_for_lack_of_an_answer_does_not_follow_the_next_one() {
         keeper
             .after(4000)
             .iter()
-            .any(|action| matches!(action, Action::Send(Request::Clear(_))))
+            .any(|action| matches!(action, Action::Send(Request::Clear { .. })))
     );
     keeper.on(Event::EntryDeleted);
     assert!(
@@ -386,7 +389,10 @@ fn an_ask_of_a_later_format_is_not_obeyed_by_guess() {
 fn a_release_before_etcd_ever_answered_waits_for_nothing() {
     let mut keeper = Keeper::new(None);
     keeper.state.set_lease(LEASE, "lock/5".into());
-    let left = Action::Tell(FromKeeper::Left { problem: None });
+    let left = Action::Tell(FromKeeper::Left {
+        problem: None,
+        taken: None,
+    });
     assert_eq!(keeper.hears(FromGuardian::Release { run: None }), [left, Action::End]);
 }
 
@@ -510,4 +516,116 @@ fn from_the_stop_point_on_nothing_is_offered() {
         !seen.iter().any(|action| matches!(action, Action::Offer(_))),
         "{seen:?}"
     );
+}
+
+/// A run whose command ended by itself, with 0.
+fn success() -> Ended {
+    Ended {
+        result: "command".into(),
+        status: Some(0),
+        ..record()
+    }
+}
+
+fn settles(actions: &[Action]) -> Option<&Ended> {
+    actions.iter().find_map(|action| match action {
+        Action::Send(Request::Settle { run, .. }) => Some(run),
+        _ => None,
+    })
+}
+
+fn says_taken(actions: &[Action]) -> bool {
+    let said = |action: &Action| matches!(action, Action::Tell(FromKeeper::Left { taken: Some(_), .. }));
+    actions.iter().any(said)
+}
+
+#[test]
+fn an_entry_found_gone_at_the_release_is_a_loss_until_the_deadline_and_the_leases_end_after_it() {
+    // The deadline of a fresh hold is 3 s away.
+    for (ms, result) in [(0, "lost"), (2999, "lost"), (3000, "command")] {
+        let mut keeper = Keeper::holding();
+        keeper.hears(FromGuardian::Release { run: Some(success()) });
+        keeper.now = keeper.now + Duration::from_millis(ms);
+        let actions = keeper.on(Event::Answer(Answer::Taken));
+        let run = settles(&actions).expect("a record");
+        assert_eq!((run.result.as_str(), run.status), (result, Some(0)));
+        assert_eq!(run.why.is_some(), result == "lost");
+        if ms == 0 {
+            assert!(says_taken(&keeper.on(Event::Answer(Answer::Gone))));
+        }
+    }
+}
+
+#[test]
+fn what_is_known_to_be_lost_or_never_ran_is_recorded_as_it_was() {
+    let lost = success().lost("revoked");
+    let never = Ended {
+        result: "not-found".into(),
+        status: None,
+        ..record()
+    };
+    for run in [lost, never] {
+        let mut keeper = Keeper::holding();
+        keeper.hears(FromGuardian::Release { run: Some(run.clone()) });
+        assert_eq!(settles(&keeper.on(Event::Answer(Answer::Taken))), Some(&run));
+        assert!(!says_taken(&keeper.on(Event::Answer(Answer::Gone))));
+    }
+}
+
+#[test]
+fn a_run_that_the_keeper_ended_for_a_silent_guardian_is_recorded_as_lost() {
+    let mut keeper = Keeper::holding();
+    assert!(keeper.after(3000).contains(&Action::LastDuty));
+    let actions = keeper.on(Event::DutyDone {
+        dead: true,
+        run: record(),
+    });
+    let recorded = |action: &Action| {
+        matches!(action, Action::Send(Request::Leave { run: Some(run), .. })
+            if run.result == "lost" && run.status.is_none() && run.why.is_some())
+    };
+    assert!(actions.iter().any(recorded), "{actions:?}");
+}
+
+fn vanished(token: i64) -> Box<Vanished> {
+    Box::new(Vanished {
+        open: format!("open/{token}"),
+        run: Run {
+            holder: Holder::unknown(),
+            token,
+            ended: record(),
+            noticed: None,
+        },
+        waited_until: None,
+    })
+}
+
+/// The tokens of those that are recorded as vanished.
+fn clears(actions: &[Action]) -> Option<Vec<i64>> {
+    actions.iter().find_map(|action| match action {
+        Action::Send(Request::Clear { vanished, .. }) => {
+            Some(vanished.iter().map(|vanished| vanished.run.token).collect())
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn only_the_oldest_of_those_that_vanished_is_recorded_and_none_in_its_place() {
+    let seen = |tokens: &[i64]| View {
+        stale: tokens
+            .iter()
+            .map(|token| Stale {
+                key: format!("open/{token}"),
+                ttl: Duration::from_secs(4),
+            })
+            .collect(),
+        vanished: tokens.first().map(|token| vanished(*token)),
+        ..alone()
+    };
+    let mut keeper = Keeper::queued(seen(&[1, 2]));
+    assert_eq!(clears(&keeper.after(1000)), Some(vec![1]));
+    // It has come back meanwhile and let go itself; the other one had waited behind it.
+    let actions = keeper.on(Event::Answer(Answer::View(seen(&[2]))));
+    assert_eq!(clears(&actions), Some(Vec::new()));
 }

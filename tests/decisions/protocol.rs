@@ -1,12 +1,13 @@
 //! The protocol's promises that no single fault would show: what a transaction insists on, and what an answer is
 //! taken to mean.
 
+use meshlock::link::Ended;
 use meshlock::lock::keys::Place;
-use meshlock::lock::protocol::{Ours, Protocol};
+use meshlock::lock::protocol::{Departure, Gone, Left, Ours, Protocol};
 use meshlock::lock::queue::Renewal;
-use meshlock::lock::record::{FORMAT, Holder, Purpose};
+use meshlock::lock::record::{FORMAT, Holder, Purpose, Run, VANISHED};
 use meshlock::moment::Moment;
-use meshlock::store::{Alive, Answer, Found, If, Item};
+use meshlock::store::{Alive, Answer, Found, If, Item, Op};
 use std::time::Duration;
 
 const LEASE: i64 = 5;
@@ -88,13 +89,96 @@ fn a_renewal_counts_only_in_time_and_in_one_term_with_our_very_entry() {
 #[test]
 fn a_start_beside_an_unclean_departure_insists_on_our_entry_and_on_no_freeze() {
     let place = protocol().place;
-    let txn = protocol().clear(LEASE, TOKEN, &[place.open(4)]);
+    let txn = protocol()
+        .clear(LEASE, TOKEN, &[place.open(4)], None)
+        .expect("a transaction");
     let insists = |wanted: &str, revision: i64| {
         let is = |condition: &If| matches!(condition, If::Created { key, at } if key == wanted && *at == revision);
         txn.when.iter().any(is)
     };
     assert!(insists(&place.entry(LEASE), TOKEN), "{txn:?}");
     assert!(insists(&place.freeze(), 0), "{txn:?}");
+}
+
+fn run(result: &str) -> Run {
+    Run {
+        holder: protocol().holder,
+        token: TOKEN,
+        ended: Ended {
+            result: result.into(),
+            status: None,
+            acquired: String::new(),
+            ended: String::new(),
+            why: None,
+            asked: None,
+        },
+        noticed: None,
+    }
+}
+
+#[test]
+fn a_vanished_run_is_recorded_where_its_own_word_would_be_and_only_while_its_open_record_stands() {
+    let (place, run) = (protocol().place, run(VANISHED));
+    let open = place.open(4);
+    let gone = Gone {
+        open: &open,
+        left: Left {
+            run: &run,
+            drop_upto: None,
+        },
+    };
+    let txn = protocol()
+        .clear(LEASE, TOKEN + 1, std::slice::from_ref(&open), Some(gone))
+        .expect("a transaction");
+    let stands = |condition: &If| matches!(condition, If::Created { key, at } if *key == open && *at == TOKEN);
+    assert!(txn.when.iter().any(stands), "{txn:?}");
+    let record = place.run_record(TOKEN);
+    let puts = |op: &Op| matches!(op, Op::Put { key, lease: 0, .. } if *key == record);
+    assert!(txn.then.iter().any(puts), "{txn:?}");
+}
+
+#[test]
+fn a_release_that_finds_nothing_of_ours_asks_who_was_there_before() {
+    let ours = run("command");
+    let item = |run: &Run| Item {
+        value: serde_json::to_vec(run).expect("JSON"),
+        ..entry(0, TOKEN + 1)
+    };
+    let departed = |succeeded, open: Option<Item>, record: Option<Item>| {
+        let reads = [open, record].map(|item| found(item.into_iter().collect()));
+        let answer = Answer {
+            succeeded,
+            ..answer(3, reads.into())
+        };
+        Protocol::departed(answer, &ours)
+    };
+    let open = || Some(entry(0, TOKEN));
+    assert_eq!(departed(true, None, None), Departure::Done);
+    // Of an earlier try, whose answer was lost: with its record, or without one.
+    assert_eq!(departed(false, None, Some(item(&ours))), Departure::Done);
+    assert_eq!(departed(false, None, None), Departure::Done);
+    // We take both, never the one alone; and these are not our words.
+    assert_eq!(departed(false, open(), None), Departure::Taken);
+    assert_eq!(departed(false, None, Some(item(&run(VANISHED)))), Departure::Taken);
+    assert_eq!(departed(false, None, Some(entry(0, TOKEN + 1))), Departure::Taken);
+}
+
+#[test]
+fn one_that_came_before_the_last_run_ended_may_have_died_waiting() {
+    let last = Item {
+        value: serde_json::to_vec(&run("command")).expect("JSON"),
+        ..entry(0, 20)
+    };
+    let seen = |created| {
+        let open = Item {
+            key: protocol().place.open(4),
+            ..entry(0, created)
+        };
+        let (_, vanished) = protocol().stale(&found(vec![open]), Some(&last), Some(LEASE));
+        vanished.expect("one").waited_until
+    };
+    assert_eq!(seen(19), Some(20));
+    assert_eq!(seen(21), None);
 }
 
 #[test]

@@ -74,6 +74,7 @@ pub(crate) enum Said {
     Granted,
     View(Box<View>),
     Gone,
+    Taken,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -161,6 +162,8 @@ pub(crate) struct Client {
     duty: bool,
     /// The token of the start, if it was just now.
     pub(crate) started: Option<i64>,
+    /// The token of the command, whenever it was started.
+    pub(crate) ran: Option<i64>,
     pub(crate) wrong: Option<&'static str>,
 }
 
@@ -198,6 +201,7 @@ impl Client {
             sweep: Sweep::No,
             duty: false,
             started: None,
+            ran: None,
             wrong: None,
         }
     }
@@ -217,6 +221,11 @@ impl Client {
     /// The hold that was last offered.
     pub(crate) const fn claimed(&self) -> bool {
         self.claimed
+    }
+
+    /// It let go itself, and knows it.
+    pub(crate) const fn has_left(&self) -> bool {
+        self.left
     }
 
     pub(crate) fn over(&self) -> bool {
@@ -257,6 +266,8 @@ fn ended() -> Ended {
         status: Some(0),
         acquired: String::new(),
         ended: String::new(),
+        why: None,
+        asked: None,
     }
 }
 

@@ -90,6 +90,14 @@ impl Etcd {
         }
     }
 
+    pub(crate) fn value(&self, key: &str) -> Option<&[u8]> {
+        self.keys.get(key).map(|kept| kept.value.as_slice())
+    }
+
+    pub(crate) fn created(&self, key: &str) -> Option<i64> {
+        self.keys.get(key).map(|kept| kept.created)
+    }
+
     pub(crate) fn take_deleted(&mut self) -> Vec<String> {
         std::mem::take(&mut self.deleted)
     }

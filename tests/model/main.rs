@@ -24,7 +24,7 @@ use meshlock::rules::{Asked, Checks, Rules, Stragglers};
 use quiet::{Known, STUCK};
 use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 use std::time::{Duration, Instant};
-use step::{OUT_OF_ORDER, OVERLAP};
+use step::{OUT_OF_ORDER, OVERLAP, SAID_TO_VANISH, UNRECORDED};
 
 impl Model for Scene {
     type State = State;
@@ -48,6 +48,8 @@ impl Model for Scene {
             Property::always(OUT_OF_ORDER, |_, state: &State| state.wrong != Some(OUT_OF_ORDER)),
             Property::always(LATE_START, |_, state: &State| state.wrong != Some(LATE_START)),
             Property::always(DESERTED, |_, state: &State| state.wrong != Some(DESERTED)),
+            Property::always(UNRECORDED, |_, state: &State| state.wrong != Some(UNRECORDED)),
+            Property::always(SAID_TO_VANISH, |_, state: &State| state.wrong != Some(SAID_TO_VANISH)),
             Property::always(STUCK, |scene: &Self, state: &State| {
                 state.wrong.is_some() || scene.hands_on(state)
             }),
@@ -83,7 +85,8 @@ fn client(checks: Checks) -> Setting {
         protocol: Protocol {
             place: Place::new("", "n").expect("a name"),
             holder,
-            keep: 1,
+            // Of all that can run in a history.
+            keep: 3,
         },
         rules: rules(checks),
         rate: 1000,

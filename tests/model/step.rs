@@ -6,9 +6,9 @@ use crate::etcd::{Etcd, Ms, ms};
 use crate::history::{Act, Action, Fate, Foreign, Scene, State};
 use meshlock::link::Ended;
 use meshlock::lock::keeper::{self, Request};
-use meshlock::lock::protocol::{Left, Ours, Protocol};
+use meshlock::lock::protocol::{Departure, Gone, Left, Ours, Protocol};
 use meshlock::lock::queue::Renewal;
-use meshlock::lock::record::Run;
+use meshlock::lock::record::{Run, VANISHED};
 use meshlock::moment::Moment;
 use meshlock::store::{Alive, Answer, Fault};
 
@@ -29,7 +29,7 @@ impl Scene {
             }
         }
         self.tell_watches(&mut state);
-        Self::judge(&mut state);
+        self.judge(&mut state);
         state
     }
 
@@ -192,7 +192,7 @@ impl Scene {
         }
     }
 
-    fn judge(state: &mut State) {
+    fn judge(&self, state: &mut State) {
         let trees = state.clients.iter().filter(|client| client.guarded()).count();
         let foreign = usize::from(state.foreign == Foreign::Runs);
         let mut wrong = None;
@@ -208,10 +208,26 @@ impl Scene {
         if trees + foreign > 1 {
             wrong = Some(OVERLAP);
         }
+        for (client, setting) in state.clients.iter().zip(&self.clients) {
+            wrong = wrong.or(misrecorded(&state.etcd, client, setting));
+        }
         state.wrong = state.wrong.or(wrong);
     }
 }
 
+/// Whatever becomes of a run, it stands in the records: open, by its own word, or as vanished.
+fn misrecorded(etcd: &Etcd, client: &Client, setting: &Setting) -> Option<&'static str> {
+    let (place, token) = (&setting.protocol.place, client.ran?);
+    let record = etcd.value(&place.run_record(token)).and_then(Run::parse);
+    match record {
+        None if etcd.created(&place.open(client.lease)) != Some(token) => Some(UNRECORDED),
+        Some(record) if record.ended.result == VANISHED && client.has_left() => Some(SAID_TO_VANISH),
+        None | Some(_) => None,
+    }
+}
+
+pub(crate) const UNRECORDED: &str = "a run leaves no record";
+pub(crate) const SAID_TO_VANISH: &str = "a run that let go itself is recorded as vanished";
 pub(crate) const OVERLAP: &str = "two trees are alive";
 pub(crate) const OUT_OF_ORDER: &str = "a later comer started first";
 
@@ -281,7 +297,21 @@ fn carry_out(etcd: &mut Etcd, setting: &Setting, call: &Call, now: Ms) -> Result
         }
         Request::Seize => view(etcd.txn(protocol.seize(lease, rules.ttl)?)?, Some(lease), None),
         Request::Read => view(etcd.txn(protocol.read(lease, known))?, Some(lease), Some(known)),
-        Request::Clear(stale) => view(etcd.txn(protocol.clear(lease, known, stale))?, Some(lease), Some(known)),
+        Request::Clear {
+            stale,
+            vanished,
+            oldest_kept,
+        } => {
+            let gone = vanished.as_ref().map(|vanished| Gone {
+                open: &vanished.open,
+                left: Left {
+                    run: &vanished.run,
+                    drop_upto: oldest_kept.as_deref(),
+                },
+            });
+            let answer = etcd.txn(protocol.clear(lease, known, stale, gone)?)?;
+            view(answer, Some(lease), Some(known))
+        }
         Request::Leave {
             run: Some(ended),
             oldest_kept,
@@ -291,7 +321,22 @@ fn carry_out(etcd: &mut Etcd, setting: &Setting, call: &Call, now: Ms) -> Result
                 run: &run,
                 drop_upto: oldest_kept.as_deref(),
             };
-            etcd.txn(protocol.release(lease, known, left)?)?;
+            let answer = etcd.txn(protocol.release(lease, left)?)?;
+            Ok(match Protocol::departed(answer, &run) {
+                Departure::Done => Said::Gone,
+                Departure::Taken => Said::Taken,
+            })
+        }
+        Request::Settle {
+            run: ended,
+            oldest_kept,
+        } => {
+            let run = run(protocol, known, ended);
+            let left = Left {
+                run: &run,
+                drop_upto: oldest_kept.as_deref(),
+            };
+            etcd.txn(protocol.settle(lease, left)?)?;
             Ok(Said::Gone)
         }
         Request::Leave { .. } | Request::Abandon => {
@@ -309,5 +354,6 @@ fn run(protocol: &Protocol, token: i64, ended: &Ended) -> Run {
         holder: protocol.holder.clone(),
         token,
         ended: ended.clone(),
+        noticed: None,
     }
 }

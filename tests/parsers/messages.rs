@@ -1,7 +1,7 @@
 //! What guardian and keeper say to one another. Neither may be thrown by the other's going mad.
 
 use crate::{bytes, holds, long_text, text};
-use meshlock::link::{Ended, FromGuardian, FromKeeper, Hold};
+use meshlock::link::{Asked, Ended, FromGuardian, FromKeeper, Hold};
 use meshlock::outcome::{Failure, FailureKind};
 use meshlock::supervise::link::{Incoming, Link};
 use nix::sys::socket::{MsgFlags, send};
@@ -37,16 +37,24 @@ fn from_keeper(text: BoxedStrategy<String>) -> impl Strategy<Value = FromKeeper>
         })),
         Just(FromKeeper::Withdrawn),
         text.clone().prop_map(|why| FromKeeper::Lost { why }),
-        text.clone().prop_map(|why| FromKeeper::AskedToStop { why }),
+        (text.clone(), text.clone(), text.clone(), text.clone()).prop_map(|(why, kind, by, reason)| {
+            let asked = Asked::new(&kind, &by, &reason);
+            FromKeeper::AskedToStop { why, asked }
+        }),
         text.clone().prop_map(|why| FromKeeper::Contended { why }),
         (select(kinds.to_vec()), text.clone()).prop_map(|(kind, why)| FromKeeper::Failed(Failure::new(kind, why))),
-        prop::option::of(text).prop_map(|problem| FromKeeper::Left { problem }),
+        prop::option::of(text).prop_map(|problem| FromKeeper::Left {
+            problem,
+            taken: Some("taken".to_owned())
+        }),
     ]
 }
 
 fn from_guardian() -> impl Strategy<Value = FromGuardian> {
     let run =
         (text(), prop::option::of(any::<u8>()), text(), text()).prop_map(|(result, status, acquired, ended)| Ended {
+            why: Some(result.clone()),
+            asked: Some(Asked::new(&result, &acquired, &ended)),
             result,
             status,
             acquired,

@@ -1,8 +1,8 @@
 //! The records in etcd, format 1: whoever has the right writes what he likes.
 
 use crate::{MEGABYTE, bytes, holds, keeps_pace, long_text, text};
-use meshlock::link::Ended;
-use meshlock::lock::record::{Ask, FORMAT, Freeze, Holder, Open, Purpose, Run};
+use meshlock::link::{Asked, Ended};
+use meshlock::lock::record::{Ask, FORMAT, Freeze, Holder, Noticed, Open, Purpose, Run};
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
@@ -36,16 +36,28 @@ pub(crate) fn holder() -> impl Strategy<Value = Holder> {
 
 pub(crate) fn run() -> impl Strategy<Value = Run> {
     let ended = (text(), prop::option::of(any::<u8>()), text(), text());
-    (holder(), any::<i64>(), ended).prop_map(|(holder, token, (result, status, acquired, ended))| Run {
-        holder,
-        token,
-        ended: Ended {
-            result,
-            status,
-            acquired,
-            ended,
+    let asked = (text(), text(), text()).prop_map(|(kind, by, reason)| Asked { kind, by, reason });
+    let noticed = (text(), text()).prop_map(|(at, by)| Noticed { at, by });
+    let more = (
+        prop::option::of(text()),
+        prop::option::of(asked),
+        prop::option::of(noticed),
+    );
+    (holder(), any::<i64>(), ended, more).prop_map(
+        |(holder, token, (result, status, acquired, ended), (why, asked, noticed))| Run {
+            holder,
+            token,
+            ended: Ended {
+                result,
+                status,
+                acquired,
+                ended,
+                why,
+                asked,
+            },
+            noticed,
         },
-    })
+    )
 }
 
 /// Any JSON, somewhat nested.

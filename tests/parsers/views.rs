@@ -55,9 +55,9 @@ fn only_an_earlier_run_that_ended_later_tells_since_when_it_holds() {
             run.token = token;
             let mine = item("k".into(), json(&holder));
             let told = entry(&mine, Some(&item("log".into(), json(&run)))).who;
-            let ended = &run.ended.ended;
-            let since = if token < 7 && *ended > holder.started {
-                ended
+            let over = run.over();
+            let since = if token < 7 && over > holder.started.as_str() {
+                over
             } else {
                 &holder.started
             };

@@ -26,6 +26,7 @@ mod signals;
 mod status;
 mod terminal;
 mod tree;
+mod vanished;
 mod verify;
 mod waiting_line;
 mod watching;

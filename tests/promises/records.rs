@@ -1,7 +1,7 @@
 //! What is written to etcd: the records' format, which later versions have to live with, and their bound.
 
 use crate::harness::etcd::lease_of;
-use crate::harness::{Etcd, Meshlock, unique};
+use crate::harness::{Etcd, Meshlock, Running, eventually, proc, schema, so, unique};
 use serde_json::Value;
 use std::process::Stdio;
 
@@ -124,6 +124,96 @@ fn runs_that_were_stopped_are_recorded_too() {
         .any_stderr()
         .status(124);
     assert_eq!(records(etcd, &name)[0].1["result"], "overrun");
+}
+
+#[test]
+fn the_record_of_a_run_that_was_broken_says_by_whom_and_why() {
+    let etcd = Etcd::shared();
+    for kind in ["break", "make-way"] {
+        let name = unique("broken");
+        let mut running = Meshlock::run(etcd, &name)
+            .args(["--reason", "month end"])
+            .sh("echo held; exec sleep 1000")
+            .start();
+        running.wait_for_stdout("held");
+        let entry = etcd.wait_for_queue(&name, 1).remove(0);
+        let token = etcd.created(&entry);
+        // However much somebody writes, the record says it in part.
+        let reason = format!("wrong month {}", "x".repeat(5000));
+        etcd.put(
+            &format!("meshlock/ask/{name}/{}", lease_of(&entry)),
+            &format!(r#"{{"format":1,"kind":"{kind}","token":{token},"by":"anna@ops","reason":"{reason}"}}"#),
+        );
+        running.finish().any_stdout().any_stderr().status(80);
+        let record = &records(etcd, &name)[0].1;
+        assert_eq!(
+            (&record["result"], &record["reason"]),
+            (&"superseded".into(), &"month end".into())
+        );
+        let asked = &record["asked"];
+        assert_eq!((&asked["kind"], &asked["by"]), (&kind.into(), &"anna@ops".into()));
+        assert!(
+            asked["reason"].as_str().is_some_and(|said| reason.starts_with(said)),
+            "{record}"
+        );
+        let table = Meshlock::ask(etcd, "history")
+            .args([&name])
+            .finish()
+            .any_stdout()
+            .success()
+            .stdout;
+        assert!(table.contains(&format!("{kind} by anna@ops: wrong month")), "{table}");
+        let said = Meshlock::ask(etcd, "status")
+            .args([&name])
+            .finish()
+            .any_stdout()
+            .success()
+            .stdout;
+        assert!(
+            said.contains(&format!("  why       {kind} by anna@ops: wrong month")),
+            "{said}"
+        );
+        let json = Meshlock::ask(etcd, "history")
+            .args(["--json", &name])
+            .finish()
+            .any_stdout()
+            .success()
+            .stdout;
+        let json = parse(&json);
+        schema::assert_valid("history.schema.json", &json);
+        assert_eq!(json["runs"][0]["asked"]["by"], "anna@ops");
+    }
+}
+
+#[test]
+fn the_record_of_a_lost_run_says_why() {
+    let mut etcd = Etcd::start();
+    let lost = |running: Running| running.finish().any_stdout().any_stderr().status(79);
+    let hold = |etcd: &Etcd, name: &str| {
+        let mut running = Meshlock::run(etcd, name)
+            .args(["--ttl", "4", "--release-timeout", "50"])
+            .sh("echo held; exec sleep 1000")
+            .start();
+        running.wait_for_stdout("held");
+        running
+    };
+    let deleted = hold(&etcd, "deleted");
+    etcd.del(&etcd.wait_for_queue("deleted", 1)[0]);
+    lost(deleted);
+    let silent = hold(&etcd, "silent");
+    etcd.kill();
+    // The command's end, by which the release has begun.
+    eventually("the command is dead", || so(proc::children(silent.pid()).len() == 1));
+    etcd.restart();
+    lost(silent);
+    for (name, why) in [("deleted", "deleted"), ("silent", "it could not be renewed in time")] {
+        let record = &records(&etcd, name)[0].1;
+        assert_eq!(record["result"], "lost");
+        assert!(
+            record["why"].as_str().is_some_and(|said| said.contains(why)),
+            "{record}"
+        );
+    }
 }
 
 #[test]

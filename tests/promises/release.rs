@@ -1,7 +1,9 @@
 //! Release: only with the tree dead, bounded in time, and never at the cost of the command's own status.
 
-use crate::harness::{Etcd, Meshlock, proc, unique};
+use crate::harness::{Etcd, Meshlock, directory, eventually, meshlock, proc, so, unique};
 use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::ffi::OsStr;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -43,6 +45,108 @@ fn a_lost_answer_to_the_release_leaves_no_doubt() {
     proxy.cut();
     proxy.heal();
     holder.finish().stdout("held\n").status(7);
+    etcd.assert_clean(&name);
+}
+
+/// The only record of a run under that name.
+#[track_caller]
+fn record(etcd: &Etcd, name: &str) -> Value {
+    let keys = etcd.keys(&format!("meshlock/log/{name}/"));
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    serde_json::from_str(&etcd.get(&keys[0]).expect("a record")).expect("JSON")
+}
+
+#[test]
+fn an_entry_that_was_taken_in_the_commands_last_moment_is_a_loss() {
+    // Nobody can tell whether the command still ran when another could have started: 0 would say that it did not.
+    let etcd = Etcd::shared();
+    for status in [0, 7] {
+        let name = unique("taken");
+        let report = directory().join("report");
+        let mut holder = Meshlock::run(etcd, &name)
+            .args([OsStr::new("--report"), report.as_os_str()])
+            .stdin(Stdio::piped())
+            .sh(&format!("echo held; read -r _; exit {status}"))
+            .start();
+        let entry = etcd.wait_for_queue(&name, 1).remove(0);
+        holder.wait_for_stdout("held");
+        // The release is the first that its keeper hears of.
+        let (guardian, keeper) = (holder.pid(), holder.keeper());
+        proc::signal(keeper, Signal::SIGSTOP);
+        eventually("the keeper is stopped", || so(proc::stat(keeper)?.state == 'T'));
+        etcd.del(&entry);
+        drop(holder.stdin());
+        eventually("the command has ended, and that was said", || {
+            so(proc::children(guardian) == [keeper] && proc::stat(guardian)?.state == 'S')
+        });
+        proc::signal(keeper, Signal::SIGCONT);
+        let ended = format!("it exited with {status}");
+        holder
+            .finish()
+            .stdout("held\n")
+            .stderr_line([name.as_str(), "lost", "may have gone on without it", &ended])
+            .status(79);
+        let record = record(etcd, &name);
+        assert_eq!((&record["result"], &record["status"]), (&"lost".into(), &status.into()));
+        assert!(
+            record["why"]
+                .as_str()
+                .is_some_and(|why| why.contains("before the release")),
+            "{record}"
+        );
+        let report: Value = serde_json::from_str(&meshlock::read(&report)).expect("JSON");
+        assert_eq!((&report["outcome"], &report["status"]), (&"lost".into(), &79.into()));
+        assert_eq!(report["command"]["exited"], status);
+        etcd.assert_clean(&name);
+    }
+}
+
+#[test]
+fn a_release_that_came_through_though_its_answer_was_lost_is_no_loss() {
+    let etcd = Etcd::shared();
+    for keep in ["20", "0"] {
+        let name = unique("answer");
+        let proxy = etcd.proxy();
+        let mut holder = Meshlock::run_at(proxy.endpoint(), &name)
+            .args(["--keep", keep])
+            .stdin(Stdio::piped())
+            .sh("echo held; read -r _; exit 7")
+            .start();
+        holder.wait_for_stdout("held");
+        proxy.hold_down();
+        drop(holder.stdin());
+        etcd.wait_for_queue(&name, 0);
+        proxy.cut();
+        proxy.heal();
+        holder.finish().stdout("held\n").status(7);
+        if keep == "20" {
+            let record = record(etcd, &name);
+            assert_eq!((&record["result"], &record["why"]), (&"command".into(), &Value::Null));
+        }
+        etcd.assert_clean(&name);
+    }
+}
+
+#[test]
+fn a_lease_that_ran_out_after_the_commands_end_is_no_loss() {
+    // The outage began with the release: as long as the command ran, the lock could be relied on.
+    let etcd = Etcd::shared();
+    let name = unique("late");
+    let proxy = etcd.proxy();
+    let mut holder = Meshlock::run_at(proxy.endpoint(), &name)
+        .args(["--ttl", "4", "--release-timeout", "50"])
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 7")
+        .start();
+    holder.wait_for_stdout("held");
+    proxy.hold();
+    drop(holder.stdin());
+    etcd.wait_for_queue(&name, 0);
+    proxy.cut();
+    proxy.heal();
+    holder.finish().stdout("held\n").status(7);
+    let record = record(etcd, &name);
+    assert_eq!((&record["result"], &record["status"]), (&"command".into(), &7.into()));
     etcd.assert_clean(&name);
 }
 
@@ -118,7 +222,7 @@ fn no_renewal_follows_a_release() {
         .start();
     holder.wait_for_stdout("held");
     let renewals = || etcd.metric("grpc_server_msg_received_total", "grpc_method=\"LeaseKeepAlive\"");
-    crate::harness::eventually("a renewal", || crate::harness::so(renewals() > 0.0));
+    eventually("a renewal", || so(renewals() > 0.0));
     holder.finish().stdout("held\n").success();
     etcd.assert_no_leases();
     let before = renewals();

@@ -3,7 +3,7 @@
 
 use super::state::{Phase, Then};
 use super::{Action, Request, Step};
-use crate::link::FromKeeper;
+use crate::link::{Ended, FromKeeper};
 use crate::lock::queue::Renewal;
 use crate::lock::record::{Ask, FORMAT};
 use crate::moment::Moment;
@@ -125,7 +125,10 @@ impl Step<'_> {
             | Phase::Delaying { .. }
             | Phase::Renewing
             | Phase::Offered { .. }
-            | Phase::Held => self.tell(FromKeeper::AskedToStop { why }),
+            | Phase::Held => self.tell(FromKeeper::AskedToStop {
+                why,
+                asked: ask.asked(),
+            }),
             Phase::Lost | Phase::Duty | Phase::Parked | Phase::Leaving { .. } | Phase::Over => {}
         }
     }
@@ -141,9 +144,14 @@ impl Step<'_> {
         }
     }
 
-    pub(super) fn duty_done(&mut self, dead: bool) {
+    pub(super) fn duty_done(&mut self, dead: bool, run: Ended) {
         if self.state.phase != Phase::Duty {
             return;
+        }
+        if self.state.guardian_lives {
+            // What it will say when it wakes.
+            let run = Ended { status: None, ..run };
+            self.state.orphaned_run = Some(run.lost("meshlock's guardian was silent as the lock had to be given up"));
         }
         if dead || !self.state.rules.checks.tree_check {
             self.leave_orphaned();

@@ -4,17 +4,22 @@
 use super::state::{Phase, Then};
 use super::{Action, Request, Step};
 use crate::link::{Ended, FromKeeper};
-use crate::outcome::{Failure, FailureKind};
+use crate::outcome::{Failure, FailureKind, Outcome};
 use crate::store::Fault;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 const ABANDON_WITHIN: Duration = Duration::from_secs(1);
+const TAKEN: &str = "its entry in etcd was deleted, or its lease revoked, before the release";
+const NOTHING_LEFT: FromKeeper = FromKeeper::Left {
+    problem: None,
+    taken: None,
+};
 
 impl Step<'_> {
     pub(super) fn release(&mut self, run: Option<Ended>) {
         self.state.started = false;
-        let left = Then::Tell(FromKeeper::Left { problem: None });
+        let left = Then::Tell(NOTHING_LEFT);
         match self.state.phase {
             Phase::Over => {}
             Phase::Held | Phase::Lost | Phase::Duty | Phase::Offered { .. } => {
@@ -22,7 +27,7 @@ impl Step<'_> {
                 self.leave(Request::Leave { run, oldest_kept }, left);
             }
             Phase::Parked => {
-                self.tell(FromKeeper::Left { problem: None });
+                self.tell(NOTHING_LEFT);
                 self.end();
             }
             // Already on the way out, for another reason: the guardian's word is the last.
@@ -30,7 +35,7 @@ impl Step<'_> {
             Phase::Entering | Phase::Waiting | Phase::Delaying { .. } | Phase::Renewing => {
                 // Where etcd has never answered there is no entry to remove.
                 if self.state.lease == 0 || !self.state.contacted {
-                    self.tell(FromKeeper::Left { problem: None });
+                    self.tell(NOTHING_LEFT);
                     self.end();
                 } else {
                     self.leave(Request::Abandon, left);
@@ -66,7 +71,7 @@ impl Step<'_> {
         let run = self.state.orphaned_run.clone();
         let oldest_kept = self.state.oldest_kept.clone();
         let then = if self.state.guardian_lives {
-            Then::Tell(FromKeeper::Left { problem: None })
+            Then::Tell(NOTHING_LEFT)
         } else {
             Then::End
         };
@@ -105,7 +110,7 @@ impl Step<'_> {
         self.state.next_wake = None;
         if matches!(
             self.state.under_way,
-            Some(Request::Grant | Request::Enqueue | Request::Seize | Request::Clear(_))
+            Some(Request::Grant | Request::Enqueue | Request::Seize | Request::Clear { .. })
         ) {
             // etcd keeps no order between requests: one that writes must have been answered, or it could
             // be carried out after we left.
@@ -119,7 +124,7 @@ impl Step<'_> {
         if let Some(deferred) = self.state.deferred.take() {
             return self.send(deferred);
         }
-        let leaving = matches!(request, Request::Leave { .. } | Request::Abandon);
+        let leaving = request.leaves();
         if leaving && !self.state.guardian_lives && self.now >= self.state.deadline + self.state.rules.margin {
             // Nobody waits for it any more, and the lease has ended by itself.
             return self.end();
@@ -145,8 +150,8 @@ impl Step<'_> {
             Fault::LeaseGone => match request {
                 // Nothing was written.
                 Request::Enqueue | Request::Seize => self.entry_gone("its lease had ended".into()),
-                Request::Leave { .. } | Request::Abandon => self.left(None),
-                Request::Look | Request::Grant | Request::Read | Request::Clear(_) => {
+                Request::Leave { .. } | Request::Settle { .. } | Request::Abandon => self.left(None),
+                Request::Look | Request::Grant | Request::Read | Request::Clear { .. } => {
                     self.state.again = Some((self.now + self.state.rules.retry, request));
                 }
             },
@@ -163,7 +168,7 @@ impl Step<'_> {
 
     /// etcd said no, and would again.
     fn refused(&mut self, request: &Request, mut failure: Failure) {
-        if matches!(request, Request::Leave { .. } | Request::Abandon) {
+        if request.leaves() {
             return self.left(Some(failure.why));
         }
         if failure.kind == FailureKind::Denied {
@@ -186,6 +191,20 @@ impl Step<'_> {
         }
     }
 
+    /// Our entry was gone before we let go, and nobody had noticed. Until the deadline it was taken away, and nobody
+    /// can say whether the command still ran then; after that it may have gone with its lease, in an outage that
+    /// began with the command's end, and until that end we could rely on it.
+    pub(super) fn taken(&mut self, run: Ended, oldest_kept: Option<String>) {
+        let ran = run.status.is_some();
+        let run = if ran && run.result != Outcome::LOST && self.now < self.state.deadline {
+            self.state.taken = Some(TAKEN.to_owned());
+            run.lost(TAKEN)
+        } else {
+            run
+        };
+        self.send(Request::Settle { run, oldest_kept });
+    }
+
     /// The queue has been left, or will be when the lease ends.
     pub(super) fn left(&mut self, problem: Option<String>) {
         let Phase::Leaving { then } = self.state.phase.clone() else {
@@ -203,7 +222,8 @@ impl Step<'_> {
                 self.tell(FromKeeper::Withdrawn);
             }
             Then::Tell(FromKeeper::Left { .. }) => {
-                self.tell(FromKeeper::Left { problem });
+                let taken = self.state.taken.take();
+                self.tell(FromKeeper::Left { problem, taken });
                 self.end();
             }
             Then::Tell(words) => {

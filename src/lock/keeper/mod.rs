@@ -13,7 +13,7 @@ mod waiting;
 
 pub use self::state::State;
 use self::state::{Phase, Then};
-use super::queue::{Granted, Renewal, View};
+use super::queue::{Granted, Renewal, Vanished, View};
 use super::record::Ask;
 use crate::link::{Ended, FromGuardian, FromKeeper, Hold};
 use crate::moment::Moment;
@@ -55,15 +55,31 @@ pub enum Request {
     /// Take the lock only if nobody is there.
     Seize,
     Read,
-    /// The start after a hand-over delay: removes these open records.
-    Clear(Vec<String>),
+    /// The start after a hand-over delay: removes these open records, and records whose run vanished.
+    Clear {
+        stale: Vec<String>,
+        vanished: Option<Box<Vanished>>,
+        oldest_kept: Option<String>,
+    },
     /// Let go of a hold, its tree dead.
     Leave {
         run: Option<Ended>,
         oldest_kept: Option<String>,
     },
+    /// Do the rest, and record the run, where our entry had been taken before we let go.
+    Settle {
+        run: Ended,
+        oldest_kept: Option<String>,
+    },
     /// Let go of a place under which nothing was ever run.
     Abandon,
+}
+
+impl Request {
+    /// Whether it is a part of the way out.
+    const fn leaves(&self) -> bool {
+        matches!(self, Self::Leave { .. } | Self::Settle { .. } | Self::Abandon)
+    }
 }
 
 /// What etcd said to a [`Request`].
@@ -72,6 +88,8 @@ pub enum Answer {
     Granted(Granted, Result<Rules, Failure>),
     View(View),
     Gone,
+    /// To a [`Request::Leave`]: our entry was gone before, and not by our hand.
+    Taken,
 }
 
 #[derive(Clone, Debug)]
@@ -100,8 +118,12 @@ pub enum Event {
     GuardianGone(Ended),
     /// The answer to [`Action::Withdraw`].
     Withdrawn(bool),
-    /// The last duty has found nothing more alive (or, false, something that will not die).
-    DutyDone(bool),
+    /// The last duty has found nothing more alive (or something that will not die), and this is what may be
+    /// recorded of the run.
+    DutyDone {
+        dead: bool,
+        run: Ended,
+    },
     Tick,
 }
 
@@ -238,7 +260,7 @@ impl Step<'_> {
             Event::Guardian(words) => words.into_iter().for_each(|words| self.heard(words)),
             Event::GuardianGone(record) => self.guardian_gone(record),
             Event::Withdrawn(back) => self.withdrawn(back),
-            Event::DutyDone(dead) => self.duty_done(dead),
+            Event::DutyDone { dead, run } => self.duty_done(dead, run),
             Event::Tick => {}
         }
     }
@@ -271,12 +293,24 @@ impl Step<'_> {
         match (request, answer) {
             (Request::Look, Answer::View(view)) => self.looked(&view),
             (Request::Grant, Answer::Granted(granted, rules)) => self.granted(granted, rules),
-            (Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_), Answer::View(view)) => {
+            (Request::Enqueue | Request::Seize | Request::Read | Request::Clear { .. }, Answer::View(view)) => {
                 self.seen(&view);
             }
-            (Request::Leave { .. } | Request::Abandon, _) => self.left(None),
             (
-                Request::Look | Request::Grant | Request::Enqueue | Request::Seize | Request::Read | Request::Clear(_),
+                Request::Leave {
+                    run: Some(run),
+                    oldest_kept,
+                },
+                Answer::Taken,
+            ) => self.taken(run, oldest_kept),
+            (Request::Leave { .. } | Request::Settle { .. } | Request::Abandon, _) => self.left(None),
+            (
+                Request::Look
+                | Request::Grant
+                | Request::Enqueue
+                | Request::Seize
+                | Request::Read
+                | Request::Clear { .. },
                 _,
             ) => {}
         }
@@ -327,12 +361,12 @@ impl Step<'_> {
         {
             self.watch(watched);
         }
-        if let Phase::Delaying { until, stale } = self.state.phase.clone()
+        if let Phase::Delaying { until, stale, vanished } = self.state.phase.clone()
             && self.now >= until
             && self.state.under_way.is_none()
             && self.state.again.is_none()
         {
-            self.send(Request::Clear(stale));
+            self.clear(stale, vanished);
         }
         if let Phase::Offered { until } = self.state.phase
             && self.now >= until

@@ -2,6 +2,7 @@
 
 use super::{Policy, Request, Watched};
 use crate::link::{Ended, FromKeeper, Waiting};
+use crate::lock::queue::Vanished;
 use crate::moment::Moment;
 use crate::rules::Rules;
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ pub(super) enum Phase {
     Delaying {
         until: Moment,
         stale: Vec<String>,
+        vanished: Option<Box<Vanished>>,
     },
     /// Ours, but the deadline is too near to offer it.
     Renewing,
@@ -79,6 +81,8 @@ pub struct State {
     pub(super) watched: Option<Watched>,
     /// When each unclean departure was first seen.
     pub(super) first_seen: BTreeMap<String, Moment>,
+    /// The token of the oldest of them: no other can have had its turn.
+    pub(super) oldest_stale: Option<i64>,
     /// What was last told of our place, under the key of the entry (or the word for the reason) that it names.
     pub(super) told: Option<(String, Waiting)>,
     /// The kind of ask that was last passed over.
@@ -92,10 +96,12 @@ pub struct State {
     /// The command ended by itself: no last duty any more.
     pub(super) command_over: bool,
     pub(super) guardian_lives: bool,
-    /// What is recorded of a run whose guardian is gone.
+    /// What is recorded of a run whose guardian is gone, or silent.
     pub(super) orphaned_run: Option<Ended>,
     pub(super) next_wake: Option<Moment>,
     pub(super) why_lost: Option<String>,
+    /// That the entry turned out to be gone when it was to be released.
+    pub(super) taken: Option<String>,
     pub(super) lost_at: Option<Moment>,
     /// Sent when the request under way has been answered.
     pub(super) deferred: Option<Request>,
@@ -126,6 +132,7 @@ impl State {
             watch_at: None,
             watched: None,
             first_seen: BTreeMap::new(),
+            oldest_stale: None,
             told: None,
             passed_over: None,
             blocker: None,
@@ -136,6 +143,7 @@ impl State {
             orphaned_run: None,
             next_wake: None,
             why_lost: None,
+            taken: None,
             lost_at: None,
             deferred: None,
             leave_by: None,

@@ -4,7 +4,7 @@
 use super::state::{Phase, Then};
 use super::{Action, Request, Step, Watched};
 use crate::link::{FromKeeper, Hold, Waiting};
-use crate::lock::queue::{Ahead, Granted, Stale, View};
+use crate::lock::queue::{Ahead, Granted, Vanished, View};
 use crate::lock::record::Ask;
 use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind};
@@ -77,7 +77,7 @@ impl Step<'_> {
         }
         self.state.blocker = None;
         if !view.stale.is_empty() && self.state.rules.checks.handover_delay {
-            return self.delay(&view.stale);
+            return self.delay(view);
         }
         self.first();
     }
@@ -147,17 +147,27 @@ impl Step<'_> {
     }
 
     /// Nobody is ahead, but whoever was there last left uncleanly: its tree has the hand-over delay to die.
-    pub(super) fn delay(&mut self, stale: &[Stale]) {
+    pub(super) fn delay(&mut self, view: &View) {
         let mut until = self.now;
-        for record in stale {
+        for record in &view.stale {
             let seen = *self.state.first_seen.entry(record.key.clone()).or_insert(self.now);
             until = until.max(seen + handover_delay(record.ttl));
         }
-        let keys: Vec<String> = stale.iter().map(|record| record.key.clone()).collect();
+        let keys: Vec<String> = view.stale.iter().map(|record| record.key.clone()).collect();
+        // Where that one has come back to let go itself, the oldest that is left had waited behind it.
+        let vanished = view.vanished.as_ref().filter(|vanished| {
+            let token = vanished.run.token;
+            *self.state.oldest_stale.get_or_insert(token) == token
+        });
+        let vanished = vanished.cloned();
         if until > self.now {
             let left = until.since(self.now);
             self.tell_place("delay".into(), Waiting::Delayed { left });
-            self.state.phase = Phase::Delaying { until, stale: keys };
+            self.state.phase = Phase::Delaying {
+                until,
+                stale: keys,
+                vanished,
+            };
             if self.state.watched.is_none() {
                 self.watch(Watched {
                     predecessor: None,
@@ -169,9 +179,18 @@ impl Step<'_> {
             self.state.phase = Phase::Delaying {
                 until,
                 stale: keys.clone(),
+                vanished: vanished.clone(),
             };
-            self.send(Request::Clear(keys));
+            self.clear(keys, vanished);
         }
+    }
+
+    pub(super) fn clear(&mut self, stale: Vec<String>, vanished: Option<Box<Vanished>>) {
+        self.send(Request::Clear {
+            stale,
+            vanished,
+            oldest_kept: self.state.oldest_kept.clone(),
+        });
     }
 
     /// The lock is ours in etcd.
@@ -229,6 +248,7 @@ impl Step<'_> {
         self.state.deadline = Moment::NEVER_BEGUN;
         self.state.renewal_under_way = false;
         self.state.why_lost = None;
+        self.state.oldest_stale = None;
         self.state.lost_at = None;
         self.state.read_again = false;
         self.state.fresh_lease = true;

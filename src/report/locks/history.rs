@@ -2,7 +2,7 @@
 
 use super::super::table::{Column, Yields, column, table};
 use super::super::text::{Line, Span, age, span, stamp};
-use super::{NOTHING, result, who};
+use super::{NOTHING, result, who, why};
 use crate::lock::board::Ran;
 use crate::lock::record::{Purpose, Run};
 use std::time::SystemTime;
@@ -25,6 +25,7 @@ const COLUMNS: &[Column] = &[
     column("TRIES", true, Yields::Goes(10)),
     column("TOKEN", true, Yields::Goes(8)),
     column("RECORD", false, Yields::Goes(11)),
+    column("WHY", false, Yields::Goes(1)),
 ];
 
 /// Where the name is among them.
@@ -52,7 +53,7 @@ fn row(ran: &Ran, now: SystemTime) -> Vec<Span> {
     let (text, style) = result(ran);
     vec![
         cell(ended.map(stamp)),
-        cell(ended.map(|ended| age(ended, now))),
+        cell(ended.or(run.and_then(Run::noticed)).map(|over| age(over, now))),
         Span::plain(&ran.name),
         Span::new(&text, style),
         cell(run.and_then(Run::duration).map(span)),
@@ -67,5 +68,6 @@ fn row(ran: &Ran, now: SystemTime) -> Vec<Span> {
         cell(purpose.and_then(|purpose| purpose.tries).map(|tries| tries.to_string())),
         cell(run.map(|run| run.token.to_string())),
         Span::plain(&ran.key),
+        cell(run.and_then(why)),
     ]
 }

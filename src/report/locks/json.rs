@@ -91,14 +91,21 @@ struct OpenJson<'a> {
     token: i64,
     lease: String,
     ttl_seconds: u64,
+    held_since: Option<String>,
     who: Option<WhoJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct NoticedJson<'a> {
+    at: Option<String>,
+    by: &'a str,
 }
 
 #[derive(Serialize)]
 struct RunJson<'a> {
     name: &'a str,
     key: &'a str,
-    /// [`crate::outcome::Outcome::name`]; `None` where the record is not meshlock's.
+    /// [`crate::outcome::Outcome::name`], or vanished; `None` where the record is not meshlock's.
     result: Option<&'a str>,
     status: Option<u8>,
     failed: bool,
@@ -106,6 +113,9 @@ struct RunJson<'a> {
     acquired: Option<String>,
     ended: Option<String>,
     duration_seconds: Option<u64>,
+    why: Option<&'a str>,
+    asked: Option<AskedJson<'a>>,
+    noticed: Option<NoticedJson<'a>>,
     who: Option<WhoJson<'a>>,
 }
 
@@ -160,8 +170,8 @@ fn lock(lock: &Lock, now: SystemTime) -> LockJson<'_> {
             by: &frozen.by,
             reason: &frozen.reason,
         }),
-        vanished: lock.vanished().map(open).collect(),
-        elsewhere: lock.elsewhere().map(open).collect(),
+        vanished: lock.vanished().map(|each| open(lock, each)).collect(),
+        elsewhere: lock.elsewhere().map(|each| open(lock, each)).collect(),
         last_run: lock.runs.first().map(run),
         runs: whole.then_some(runs),
         marks: lock.marks.as_ref().map(|marks| marks.iter().map(mark).collect()),
@@ -221,12 +231,13 @@ fn mark(mark: &Mark) -> MarkJson<'_> {
     }
 }
 
-fn open(open: &Opened) -> OpenJson<'_> {
+fn open<'a>(lock: &Lock, open: &'a Opened) -> OpenJson<'a> {
     OpenJson {
         key: &open.key,
         token: open.token,
         lease: format!("{:x}", open.lease),
         ttl_seconds: open.ttl.as_secs(),
+        held_since: lock.held_since(open).map(stamp),
         who: open.holder.as_ref().map(who),
     }
 }
@@ -243,6 +254,16 @@ fn run(ran: &Ran) -> RunJson<'_> {
         acquired: run.and_then(Run::acquired).map(stamp),
         ended: run.and_then(Run::ended).map(stamp),
         duration_seconds: run.and_then(Run::duration).map(|duration| duration.as_secs()),
+        why: run.and_then(|run| run.ended.why.as_deref()),
+        asked: run.and_then(|run| run.ended.asked.as_ref()).map(|asked| AskedJson {
+            kind: &asked.kind,
+            by: &asked.by,
+            reason: &asked.reason,
+        }),
+        noticed: run.and_then(|run| run.noticed.as_ref()).map(|noticed| NoticedJson {
+            at: run.and_then(Run::noticed).map(stamp),
+            by: &noticed.by,
+        }),
         who: run.map(|run| who(&run.holder)),
     }
 }

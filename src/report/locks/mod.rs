@@ -93,5 +93,22 @@ fn ended(run: &Run) -> String {
     }
 }
 
+/// Why it did not end by itself, as far as that was recorded.
+fn why(run: &Run) -> Option<String> {
+    let asked = run.ended.asked.as_ref().map(|asked| {
+        let part = |before: &str, text: &str| {
+            if text.is_empty() {
+                String::new()
+            } else {
+                format!("{before}{text}")
+            }
+        };
+        format!("{}{}{}", asked.kind, part(" by ", &asked.by), part(": ", &asked.reason))
+    });
+    let noticed = run.noticed.as_ref().map(|noticed| format!("noticed by {}", noticed.by));
+    let said: Vec<String> = run.ended.why.clone().into_iter().chain(asked).chain(noticed).collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use super::super::table::{Column, Yields, column, table};
 use super::super::text::{Line, Span, Style, age, span, stamp};
 use super::{NOTHING, result, state, who};
 use crate::lock::board::{Board, Life, Lock, State};
+use crate::lock::record::Run;
 use std::time::SystemTime;
 
 /// In this order also where they are read by programs: a new one goes to the end.
@@ -27,6 +28,17 @@ pub(super) fn lines(board: &Board, now: SystemTime, width: Option<usize>) -> Vec
     table(COLUMNS, rows, width)
 }
 
+/// For how long at most, in the largest unit: more would look like knowledge.
+fn less_than(since: SystemTime, now: SystemTime) -> Option<String> {
+    let seconds = now.duration_since(since).ok()?.as_secs();
+    let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    let (length, unit) = units
+        .into_iter()
+        .find(|(length, _)| seconds >= *length)
+        .unwrap_or((1, "s"));
+    Some(format!("<{}{unit}", seconds / length + 1))
+}
+
 fn row(lock: &Lock, now: SystemTime) -> Vec<Span> {
     let cell = |text: Option<String>| Span::plain(text.as_deref().unwrap_or(NOTHING));
     let (state_text, state_style) = state(lock);
@@ -38,9 +50,15 @@ fn row(lock: &Lock, now: SystemTime) -> Vec<Span> {
     };
     let somebody = first.is_some() || matches!(lock.state(), State::Elsewhere | State::Vanished);
     let since = lock.since();
+    // At most for so long it has been gone.
+    let gone_since = lock.vanished().next().filter(|_| lock.state() == State::Vanished);
+    let gone_since = gone_since.and_then(|open| lock.held_since(open));
+    let held = since.map(|since| age(since, now));
     let last = lock.runs.first();
     let (last_text, last_style) = last.map_or((NOTHING.to_owned(), Style::Plain), result);
-    let ended = last.and_then(|ran| ran.run.as_ref()?.ended());
+    let last_run = last.and_then(|ran| ran.run.as_ref());
+    let ended = last_run.and_then(Run::ended);
+    let over = ended.or(last_run.and_then(Run::noticed));
     // Of the holder, else of the last run: whom to ask.
     let purpose = holder
         .or_else(|| last.and_then(|ran| ran.run.as_ref()).map(|run| &run.holder))
@@ -49,12 +67,12 @@ fn row(lock: &Lock, now: SystemTime) -> Vec<Span> {
         Span::plain(&lock.name),
         Span::new(&state_text, state_style),
         Span::plain(&if somebody { who(holder) } else { NOTHING.to_owned() }),
-        cell(since.map(stamp)),
-        cell(since.map(|since| age(since, now))),
+        cell(since.or(gone_since).map(stamp)),
+        cell(held.or(gone_since.and_then(|since| less_than(since, now)))),
         Span::plain(&lock.waiters().to_string()),
         ttl(first.map(|first| first.life)),
         Span::new(&last_text, last_style),
-        cell(ended.map(|ended| age(ended, now))),
+        cell(over.map(|over| age(over, now))),
         cell(ended.map(stamp)),
         cell(purpose.and_then(|purpose| purpose.owner.clone())),
         cell(purpose.and_then(|purpose| purpose.route.clone())),

@@ -3,7 +3,7 @@
 
 use super::super::table::{Column, Yields, column, table};
 use super::super::text::{Line, Span, Style, age, span, stamp};
-use super::{NOTHING, history, result, state, who};
+use super::{NOTHING, history, result, state, who, why};
 use crate::lock::board::{Ask, Entry, Life, Lock, Opened, State};
 use crate::lock::record::Holder;
 use std::time::SystemTime;
@@ -18,7 +18,13 @@ pub(super) fn lines(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<L
     match (lock.state(), lock.queue.first()) {
         (State::Held | State::Handover | State::Frozen, Some(first)) => lines.extend(entry(lock, first)),
         (State::Elsewhere, _) => lines.extend(lock.elsewhere().next().map(opened).unwrap_or_default()),
-        (State::Vanished, _) => lines.extend(lock.vanished().next().map(opened).unwrap_or_default()),
+        (State::Vanished, _) => {
+            if let Some(open) = lock.vanished().next() {
+                let after = lock.held_since(open).map(stamp);
+                let after = after.map(|since| labelled("vanished", &format!("after {since}, when its turn came")));
+                lines.extend(after.into_iter().chain(opened(open)));
+            }
+        }
         (State::Free | State::Held | State::Handover | State::Frozen, _) => {}
     }
     // In whole seconds, as they were recorded.
@@ -285,6 +291,7 @@ fn runs(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
         let mut ended = labelled("result", "");
         ended.push(Span::new(&text, style));
         lines.push(ended);
+        lines.extend(why(run).map(|why| labelled("why", &why)));
         lines.extend(about(&run.holder));
     }
     lines

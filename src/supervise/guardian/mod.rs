@@ -10,7 +10,7 @@ mod step;
 pub mod waiting;
 
 use self::step::Step;
-use crate::link::{FromGuardian, FromKeeper, Hold, Waiting};
+use crate::link::{Asked, FromGuardian, FromKeeper, Hold, Waiting};
 use crate::moment::Moment;
 use crate::outcome::{CommandEnd, Failure, FailureKind, Outcome};
 use crate::rules::{Rules, Stragglers};
@@ -130,6 +130,8 @@ enum Cause {
     Hurry,
     Overrun,
     Superseded(String),
+    /// The command had ended, or was being stopped, when the lock turned out to be gone.
+    Taken(String),
     /// No proof of loss, but the deadline came near.
     Outage,
     Lost(String),
@@ -152,6 +154,8 @@ pub struct State {
     /// We stopped ourselves for the terminal, and only our own timer or keeper has continued us since.
     stopped_by: Option<Signal>,
     hold: Option<Hold>,
+    /// What a person, or a newer waiter, made it stop by.
+    asked: Option<Asked>,
     /// What could not be released, and for how long it blocks others.
     problem: Option<String>,
     /// Why we wait, where a line about it is kept current.
@@ -173,6 +177,7 @@ impl Default for State {
             first_signal: None,
             stopped_by: None,
             hold: None,
+            asked: None,
             problem: None,
             waiting: None,
             show_at: None,
@@ -242,6 +247,20 @@ impl State {
         self.problem.as_deref()
     }
 
+    /// What was asked of the run, and stopped it.
+    pub const fn asked(&self) -> Option<&Asked> {
+        self.asked.as_ref()
+    }
+
+    /// Why the lock was lost, for the record.
+    pub fn why_lost(&self) -> Option<&str> {
+        match self.cause.as_ref()? {
+            Cause::Lost(why) | Cause::Taken(why) => Some(why),
+            Cause::Outage => Some("it could not be renewed in time"),
+            Cause::Hurry | Cause::Overrun | Cause::Superseded(_) => None,
+        }
+    }
+
     /// How the call ends, once it is over or the tree is dead.
     pub fn outcome(&self, policy: &Policy) -> Outcome {
         let command = self.command;
@@ -254,6 +273,13 @@ impl State {
             (Some(Cause::Lost(why)), _) => Outcome::Lost {
                 why: format!(
                     "the lock \"{name}\" was lost ({why}); the command was stopped{}",
+                    stopped()
+                ),
+                command,
+            },
+            (Some(Cause::Taken(why)), _) => Outcome::Lost {
+                why: format!(
+                    "the lock \"{name}\" was lost ({why}): the command may have gone on without it{}",
                     stopped()
                 ),
                 command,

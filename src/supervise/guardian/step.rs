@@ -75,12 +75,13 @@ impl Step<'_> {
                 }
             }
             FromKeeper::Lost { why } => self.lost(why),
-            FromKeeper::AskedToStop { why } => match self.state.phase {
+            FromKeeper::AskedToStop { why, asked } => match self.state.phase {
                 Phase::Waiting | Phase::Claiming { .. } => {
                     self.state.unrun = Some(Outcome::Superseded { why, command: None });
                     self.release();
                 }
                 Phase::Running { .. } | Phase::Stopping { .. } | Phase::Straggling => {
+                    self.state.asked = Some(asked);
                     self.stop(
                         Cause::Superseded(why),
                         self.policy.stop_signal,
@@ -91,8 +92,11 @@ impl Step<'_> {
             },
             FromKeeper::Contended { why } => self.end_unrun(Outcome::Contended { why }),
             FromKeeper::Failed(failure) => self.end_unrun(Outcome::Failed(failure)),
-            FromKeeper::Left { problem } => {
+            FromKeeper::Left { problem, taken } => {
                 if matches!(self.state.phase, Phase::Releasing { .. }) {
+                    if let Some(why) = taken {
+                        self.raise_cause(Cause::Taken(why));
+                    }
                     match problem {
                         Some(problem) => self.finish_unreleased(&problem),
                         None => self.finish(),

@@ -74,7 +74,7 @@ impl World {
     fn guardian_hears(&mut self, words: FromKeeper) -> guardian::Event {
         if matches!(
             words,
-            FromKeeper::Left { problem: None } | FromKeeper::Contended { .. } | FromKeeper::Failed(_)
+            FromKeeper::Left { problem: None, .. } | FromKeeper::Contended { .. } | FromKeeper::Failed(_)
         ) {
             self.left = true;
         }

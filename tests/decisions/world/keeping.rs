@@ -181,17 +181,24 @@ impl World {
                 return false;
             };
             let unanswered = flight.answers != Ms::MAX && flight.lease == self.lease;
-            writes(other) && unanswered && !matches!(other, Request::Leave { .. } | Request::Abandon)
+            writes(other) && unanswered && !leaves(other)
         });
         if writes(&request) && two {
             self.wrong(format!("{request:?} while another write is under way"));
         }
-        if matches!(request, Request::Leave { .. } | Request::Abandon) {
+        if leaves(&request) {
             self.let_go("left the queue");
             self.leaving = true;
         }
         self.request += 1;
         let token = self.keeper_state.token();
-        self.fly(What::Request(self.request, request, token));
+        self.fly(What::Request(self.request, Box::new(request), token));
     }
+}
+
+fn leaves(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Leave { .. } | Request::Settle { .. } | Request::Abandon
+    )
 }

@@ -102,7 +102,7 @@ impl Tree {
 }
 
 enum What {
-    Request(u64, Request, Option<i64>),
+    Request(u64, Box<Request>, Option<i64>),
     Renewal(Option<i64>, Moment, bool),
     Revoke,
 }
@@ -477,7 +477,8 @@ impl World {
         {
             self.duty = None;
             let dead = !self.tree.alive();
-            self.inbox.push((now, None, None, keeper::Event::DutyDone(dead)));
+            self.inbox
+                .push((now, None, None, keeper::Event::DutyDone { dead, run: ended() }));
         }
     }
 }
@@ -492,5 +493,7 @@ fn ended() -> Ended {
         status: Some(0),
         acquired: String::new(),
         ended: String::new(),
+        why: None,
+        asked: None,
     }
 }

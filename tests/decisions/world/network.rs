@@ -107,7 +107,7 @@ impl World {
                     let token = etcd.entry(lease).map(|slot| slot.created);
                     Ok(Answer::View(etcd.view(Some(lease), token)))
                 };
-                flight.answer = Some(match request {
+                flight.answer = Some(match &**request {
                     Request::Look => Ok(Answer::View(self.etcd.view(None, None))),
                     Request::Grant => {
                         self.etcd.leases.entry(lease).or_insert(self.now + ms(ttl));
@@ -120,16 +120,25 @@ impl World {
                         entering(&mut self.etcd, free)
                     }
                     Request::Read => Ok(Answer::View(self.etcd.view(Some(lease), Some(token.unwrap_or(0))))),
-                    Request::Clear(stale) => {
-                        if !self.etcd.frozen && self.etcd.entry(lease).map(|slot| slot.created) == token {
+                    Request::Clear { stale, vanished, .. } => {
+                        let mine = self.etcd.entry(lease).map(|slot| slot.created) == token;
+                        let returned = vanished
+                            .as_ref()
+                            .is_some_and(|vanished| !self.etcd.open_stands(vanished.run.token));
+                        if !self.etcd.frozen && mine && !returned {
                             for key in stale {
                                 self.etcd.delete_open(key.parse().unwrap_or(0));
                             }
                         }
                         Ok(Answer::View(self.etcd.view(Some(lease), Some(token.unwrap_or(0)))))
                     }
-                    Request::Leave { run, .. } => {
-                        self.etcd.leave(lease, token, run.is_some());
+                    Request::Leave { run, .. } => Ok(if self.etcd.leave(lease, token, run.is_some()) {
+                        Answer::Gone
+                    } else {
+                        Answer::Taken
+                    }),
+                    Request::Settle { .. } => {
+                        self.etcd.delete_open(lease);
                         Ok(Answer::Gone)
                     }
                     Request::Abandon => {

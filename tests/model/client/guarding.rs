@@ -40,7 +40,7 @@ impl Client {
         for words in std::mem::take(&mut self.to_guardian) {
             self.left |= matches!(
                 words,
-                FromKeeper::Left { problem: None } | FromKeeper::Contended { .. } | FromKeeper::Failed(_)
+                FromKeeper::Left { problem: None, .. } | FromKeeper::Contended { .. } | FromKeeper::Failed(_)
             );
             events.push(guardian::Event::Keeper(words));
         }
@@ -96,6 +96,7 @@ impl Client {
                     self.wrong = Some(LATE_START);
                 }
                 self.started = Some(hold.token);
+                self.ran = Some(hold.token);
                 self.tree = Tree::Runs;
                 self.to_keeper.push(FromGuardian::Started { group: Some(1) });
             }

@@ -28,7 +28,10 @@ impl Client {
             keeper::Event::GuardianGone(ended())
         } else if self.duty && self.tree != Tree::Dying {
             self.duty = false;
-            keeper::Event::DutyDone(true)
+            keeper::Event::DutyDone {
+                dead: true,
+                run: ended(),
+            }
         } else {
             keeper::Event::Tick
         };
@@ -150,6 +153,7 @@ impl Client {
         Some(match call.answer? {
             Err(fault) => keeper::Event::Fault(fault),
             Ok(Said::Gone) => keeper::Event::Answer(Answer::Gone),
+            Ok(Said::Taken) => keeper::Event::Answer(Answer::Taken),
             Ok(Said::View(view)) => keeper::Event::Answer(Answer::View(*view)),
             Ok(Said::Granted) => {
                 let granted = Granted {
