@@ -1,11 +1,11 @@
 //! Reads what a [`Board`] is made of: one lock in two round trips, all locks under a prefix page by page. Writes
 //! nothing, needs no more than the right to read, and judges nothing.
 
-use super::board::{Board, Life, Lock, Ran, Read as Found};
+use super::board::{Board, Life, Lock, Namesake, Ran, Read as Found, Unread};
 use super::keys::{self, Kind, Place};
 use crate::store::etcd::Etcd;
 use crate::store::pages::Keys;
-use crate::store::{Fault, Item, Order, Read, What};
+use crate::store::{Fault, Found as Part, Item, Order, Read, What};
 use std::collections::{BTreeMap, HashSet};
 use tokio::task::JoinSet;
 
@@ -47,13 +47,19 @@ pub async fn one(etcd: &Etcd, place: &Place, runs: u32, lives: Lives) -> Result<
 }
 
 async fn whole(etcd: &Etcd, place: &Place, runs: u32) -> Result<Board, Fault> {
+    let namesake = place.namesake();
     let reads = |keys_only| {
         let first = |prefix: String, order, limit| Read {
             what: What::First { prefix, order, limit },
             created_before: None,
             keys_only,
         };
-        vec![
+        let is_there = |prefix: String| Read {
+            keys_only: true,
+            ..first(prefix, Order::LastKey, 1)
+        };
+        let namesake = namesake.iter().flat_map(|other| [other.opens(), other.log()]);
+        let reads = [
             first(place.queue().to_owned(), Order::Oldest, QUEUE),
             first(place.opens(), Order::Oldest, OPENS),
             Read {
@@ -64,7 +70,8 @@ async fn whole(etcd: &Etcd, place: &Place, runs: u32) -> Result<Board, Fault> {
             first(place.log(), Order::LastKey, runs),
             first(place.marks(), Order::LastKey, MARKS),
             first(place.asks(), Order::Oldest, QUEUE),
-        ]
+        ];
+        reads.into_iter().chain(namesake.map(is_there)).collect()
     };
     let (answer, values) = match etcd.read(reads(false)).await? {
         Some(answer) => (answer, true),
@@ -78,15 +85,37 @@ async fn whole(etcd: &Etcd, place: &Place, runs: u32) -> Result<Board, Fault> {
         },
     };
     let (cluster, revision) = (answer.cluster, answer.revision);
-    let length = answer.reads.first().map_or(0, |queue| queue.all);
-    let mut parts = answer.reads.into_iter().map(|found| found.items);
-    let mut parts: [Vec<Item>; 6] = std::array::from_fn(|_| parts.next().unwrap_or_default());
+    let mut parts = answer.reads.into_iter();
+    let mut parts: [Part; PARTS] = std::array::from_fn(|_| parts.next().unwrap_or_default());
+    let unread = parts.each_ref().map(unread);
+    let namesake = match &parts[NAMESAKE..] {
+        [opens, _] if !opens.items.is_empty() => Some(Namesake::InUse),
+        [_, runs] if !runs.items.is_empty() => Some(Namesake::Recorded),
+        _ => None,
+    };
     if !values {
-        fill(etcd, parts.iter_mut().flatten(), revision).await?;
+        let items = parts[..NAMESAKE].iter_mut().flat_map(|part| &mut part.items);
+        fill(etcd, items, revision).await?;
     }
-    let [queue, opens, freeze, runs, marks, asks] = parts;
+    let [queue, opens, freeze, runs, marks, mut asks, ..] = parts.map(|part| part.items);
+    let [entries, unread_opens, _, unread_runs, unread_marks, mut unread_asks, ..] = unread;
+    if unread_asks > 0 {
+        let more = asked(etcd, place, &queue, &asks, revision).await?;
+        unread_asks = unread_asks.saturating_sub(more.len());
+        asks.extend(more);
+    }
+    // Of each entry there is one, oldest first as the entries are.
+    let has_read = |entry: &&Item| opens.iter().any(|open| open.created == entry.created);
+    let of_entries = entries + queue.len() - queue.iter().filter(has_read).count();
     let found = Found {
-        length: usize::try_from(length).unwrap_or(0).max(queue.len()),
+        length: queue.len() + entries,
+        namesake,
+        unread: Unread {
+            opens: unread_opens.saturating_sub(of_entries),
+            runs: unread_runs,
+            marks: unread_marks,
+            asks: unread_asks,
+        },
         queue,
         opens,
         freeze: freeze.into_iter().next(),
@@ -99,6 +128,32 @@ async fn whole(etcd: &Etcd, place: &Place, runs: u32) -> Result<Board, Fault> {
         revision,
         locks: vec![Lock::new(place, found)],
     })
+}
+
+/// What is read of one lock: queue, open records, freeze, runs, marks, asks, and from here on its namesake's open records
+/// and runs.
+const NAMESAKE: usize = 6;
+const PARTS: usize = NAMESAKE + 2;
+
+/// How many there are beside those that were read.
+fn unread(part: &Part) -> usize {
+    usize::try_from(part.all).unwrap_or(0).saturating_sub(part.items.len())
+}
+
+/// What is asked of those in the queue, where older asks than theirs were all that was read.
+async fn asked(etcd: &Etcd, place: &Place, queue: &[Item], read: &[Item], revision: i64) -> Result<Vec<Item>, Fault> {
+    let lease = |entry: &Item| place.lease(Kind::Lock, &entry.key);
+    let keys = queue.iter().filter_map(lease).map(|lease| place.ask(lease));
+    let keys: Vec<String> = keys.filter(|key| read.iter().all(|ask| ask.key != *key)).collect();
+    let values = etcd.values(&keys, revision).await?;
+    let item = |(key, value)| Item {
+        key,
+        value,
+        created: 0,
+        lease: 0,
+    };
+    let found = keys.into_iter().zip(values).filter(|(_, value)| !value.is_empty());
+    Ok(found.map(item).collect())
 }
 
 /// All locks under `root`, by name: the holder, the number of entries and the last run of each.
@@ -140,7 +195,7 @@ pub async fn all(etcd: &Etcd, root: &str, lives: Lives) -> Result<Board, Fault> 
         (name, glance)
     }));
     locks.extend(filled(etcd, root, batch, revision).await?);
-    locks.sort_by(|one, other| one.name.cmp(&other.name));
+    locks.sort_by(|one, other| (&one.name, &one.lock_key).cmp(&(&other.name, &other.lock_key)));
     let holders = match lives {
         Lives::Doubtful => false,
         Lives::Holders => true,
@@ -187,6 +242,10 @@ impl Glance {
     fn found(mut self) -> Found {
         self.opens.retain(|open| !self.tokens.contains(&open.created));
         self.opens.sort_by_key(|open| open.created);
+        let unread = Unread {
+            opens: self.opens.len().saturating_sub(QUEUE as usize),
+            ..Unread::default()
+        };
         self.opens.truncate(QUEUE as usize);
         Found {
             length: self.tokens.len(),
@@ -194,8 +253,8 @@ impl Glance {
             opens: self.opens,
             freeze: self.freeze,
             runs: self.last_run.into_iter().collect(),
-            marks: None,
-            asks: Vec::new(),
+            unread,
+            ..Found::default()
         }
     }
 }
@@ -243,6 +302,14 @@ async fn fill<'a>(etcd: &Etcd, items: impl Iterator<Item = &'a mut Item>, revisi
     Ok(())
 }
 
+/// Asks anew how long the leases of these locks' holders live: a renewal is no change of a key.
+pub async fn renew(etcd: &Etcd, board: &mut Board) -> Result<(), Fault> {
+    for first in board.locks.iter_mut().filter_map(|lock| lock.queue.first_mut()) {
+        first.life = Life::at_first(first.lease);
+    }
+    ask_about_leases(etcd, &mut board.locks, true).await
+}
+
 /// What etcd does not say stays unknown: a member without a leader can answer all the rest.
 async fn ask_about_leases(etcd: &Etcd, locks: &mut [Lock], holders: bool) -> Result<(), Fault> {
     let mut wanted = Vec::new();
@@ -286,14 +353,11 @@ pub async fn runs(
     let mut records = Keys::new(etcd, &prefix, true, None);
     let mut newest: BTreeMap<(i64, String), Ran> = BTreeMap::new();
     while let Some(item) = records.next().await? {
-        let name = match place {
-            Some(place) => place.name.clone(),
-            None => match keys::encoded_name(root, Kind::Log, &item.key) {
-                Some(encoded) => Place::found(root, encoded).name,
-                None => continue,
-            },
+        let found = || keys::encoded_name(root, Kind::Log, &item.key).map(|encoded| Place::found(root, encoded));
+        let Some(place) = place.cloned().or_else(found) else {
+            continue;
         };
-        let ran = Ran::new(&name, item);
+        let ran = Ran::new(&place, item);
         if wanted(&ran) {
             newest.insert((ran.created, ran.key.clone()), ran);
         }

@@ -146,7 +146,12 @@ fn more_runs_than_a_page_holds_are_all_looked_at() {
 #[test]
 fn where_nothing_ran_nothing_is_shown() {
     let etcd = Etcd::shared();
-    assert_eq!(history(etcd, &[&unique("none")]), [Value::Null; 0]);
+    let none = unique("none");
+    assert_eq!(history(etcd, &[&none]), [Value::Null; 0]);
+    for (arguments, said) in [(&[&*none][..], "no run of"), (&["--failed", &none], "no failed run of")] {
+        let asked = Meshlock::ask(etcd, "history").args(arguments).finish();
+        asked.stderr_line([said, &none, "is recorded"]).success();
+    }
     for wrong in [&["-n", "x"][..], &["a", "b"], &["a,b"]] {
         Meshlock::ask(etcd, "history")
             .args(wrong)
