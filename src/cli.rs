@@ -4,6 +4,7 @@
 
 use crate::outcome::{EXIT_STATUSES, Failure, FailureKind, Row};
 use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -47,7 +48,7 @@ pub enum Command {
 #[command(
     after_help = "Exit statuses, the environment and the meaning of each option: meshlock run --help, meshlock-run(1).",
     after_long_help = help_of_run(),
-    override_usage = "meshlock run [OPTIONS] NAME [--] COMMAND [ARG]...",
+    override_usage = "meshlock run [OPTIONS] NAME [--] COMMAND [ARG]...\n       meshlock run [OPTIONS] --lock-key KEY -- COMMAND [ARG]...",
     args_override_self = true,
 )]
 pub struct Run {
@@ -55,8 +56,11 @@ pub struct Run {
     ///
     /// Names are independent of one another, also where one is the beginning of another, as in team and
     /// team/db.
-    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
-    pub name: OsString,
+    ///
+    /// With --lock-key it is no lock's name, and only what meshlock verify is to call it; it may be left out where a -- is
+    /// before COMMAND.
+    #[arg(value_name = "NAME", required = true, value_hint = ValueHint::Other)]
+    pub name: Option<OsString>,
 
     /// The command to run and its arguments
     ///
@@ -89,10 +93,10 @@ pub struct Run {
 ///
 /// Without a NAME, all locks under the prefix, one line each. With one, the whole of it: who holds it, since when and why,
 /// what set it off and on which system, who answers for it, what was expected and whom to go to if it fails; the lease and
-/// the fencing token; the queue, a freeze, runs that vanished, and the last runs.
+/// the fencing token; the queue, a freeze, runs that vanished, and the last five runs (meshlock history has the others).
 ///
-/// Holders that are not meshlock's, as etcdctl's and those of Go programs, are shown as unknown. Only reads: an etcd user
-/// with the right to read the prefix will do.
+/// Holders that are not meshlock's, as etcdctl's and those of Go programs, are shown as unknown; those that lie outside of
+/// the prefix are seen only with --lock-key. Only reads: an etcd user with the right to read the prefix will do.
 #[derive(Args)]
 #[command(
     after_help = "The columns, the states and what the JSON holds: meshlock-status(1).",
@@ -126,7 +130,8 @@ pub struct Showing {
 
     /// Draw anew at each change in etcd, until Ctrl-C
     ///
-    /// On a terminal in the place of what was drawn before, else one picture after the other.
+    /// On a terminal in the place of what was drawn before, else one picture after the other. An etcd that has not answered
+    /// for some seconds is told.
     #[arg(long, group = "form")]
     pub watch: bool,
 
@@ -144,6 +149,8 @@ pub struct Showing {
     pub warn_after: Option<OsString>,
 
     /// Ask for the leases' TTL of all locks, also where there are more than 100
+    ///
+    /// And with --watch on a terminal, each two seconds, as otherwise only where names are given.
     #[arg(long)]
     pub ttl_left: bool,
 }
@@ -401,8 +408,9 @@ pub struct Place {
 
     /// Share the lock KEY with etcdctl lock or a Go program
     ///
-    /// KEY is the lock's name there. meshlock queues under it verbatim; its own records stay under --prefix, with
-    /// =KEY, percent-encoded, in the place of the name.
+    /// KEY is the lock's name there, and another lock than a NAME of the same text. meshlock queues under it verbatim; its
+    /// own records stay under --prefix, with =KEY, percent-encoded, in the place of the name. Holders that are not
+    /// meshlock's lie outside of the prefix and are seen only with this option.
     #[arg(long, value_name = "KEY", value_hint = ValueHint::Other)]
     pub lock_key: Option<OsString>,
 }
@@ -460,6 +468,36 @@ pub struct Output {
     pub verbose: bool,
 }
 
+/// The command line. A `--` in the place of NAME, of which clap does not tell, leaves [`Run::name`] empty.
+///
+/// # Errors
+/// clap's, on a wrong one, and where help or version are asked for.
+pub fn parse(words: Vec<OsString>) -> Result<Command, clap::Error> {
+    let Some(at) = words
+        .iter()
+        .position(|word| word == "--")
+        .filter(|at| ends_before_name(&words[..*at]))
+    else {
+        return Cli::try_parse_from(words).map(|cli| cli.command);
+    };
+    let (options, command) = words.split_at(at + 1);
+    let words = [options, &[OsString::new()], command].concat();
+    Cli::try_parse_from(words).map(|cli| match cli.command {
+        Command::Run(run) => Command::Run(Run { name: None, ..run }),
+        other => other,
+    })
+}
+
+/// Whether these are the words of a `run` before its NAME.
+fn ends_before_name(words: &[OsString]) -> bool {
+    let Err(error) = Cli::try_parse_from(words) else {
+        return false;
+    };
+    let missing = error.get(ContextKind::InvalidArg);
+    error.kind() == ErrorKind::MissingRequiredArgument
+        && matches!(missing, Some(ContextValue::Strings(missing)) if missing.iter().any(|name| name == "<NAME>"))
+}
+
 /// clap's several lines on a wrong command line as one of ours.
 pub fn refusal(error: &clap::Error) -> Failure {
     let rendered = error.render().to_string();
@@ -484,7 +522,7 @@ fn help_of_run() -> StyledStr {
          MESHLOCK_PASSWORD is the password. Then etcdctl's variables count: ETCDCTL_ENDPOINTS, _DIAL_TIMEOUT, \
          _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset.",
         "Exit status",
-        |_| true,
+        |row| Some(row.meaning),
     )
 }
 
@@ -493,7 +531,7 @@ fn help_of_askers() -> StyledStr {
         "where etcd is, the prefix and the lock's key can be set by the variables of meshlock run; \
          NO_COLOR turns colours off.",
         "Exit status, besides 0 and what is said above",
-        Row::is_shared,
+        |row| row.asking,
     )
 }
 
@@ -502,19 +540,19 @@ fn help_of_verify() -> StyledStr {
         "MESHLOCK_HELD_ALL, which meshlock run sets for its command, tells what is held and where etcd is. An option \
          goes before that, and that before the variables of meshlock run.",
         "Exit status, besides 0 and what is said above",
-        Row::is_shared,
+        |row| row.asking,
     )
 }
 
-fn after_long_help(environment: &str, heading: &str, told: impl Fn(&Row) -> bool) -> StyledStr {
+fn after_long_help(environment: &str, heading: &str, meaning: impl Fn(&Row) -> Option<&'static str>) -> StyledStr {
     let mut help = format!(
         "Durations: 30s, 5m, 1h30m, 250ms; a plain number is seconds; fractions are allowed.\n\n\
          Environment: {environment}\n\n\
          {heading}:\n"
     );
-    for row in EXIT_STATUSES.iter().filter(|row| told(row)) {
+    for (row, meaning) in EXIT_STATUSES.iter().filter_map(|row| Some((row, meaning(row)?))) {
         // Writing to a String cannot fail.
-        write!(help, "  {}  {}\n          {}\n", row.status, row.name, row.meaning).ok();
+        write!(help, "  {}  {}\n          {meaning}\n", row.status, row.name).ok();
     }
     help.into()
 }

@@ -1,8 +1,7 @@
 //! parse → settings → command → outcome → exit; nothing else.
 
-use clap::Parser;
 use clap::error::ErrorKind;
-use meshlock::cli::{Cli, Command};
+use meshlock::cli::Command;
 use meshlock::outcome::{Exit, Failure, INTERNAL, Outcome};
 use meshlock::settings::{self, Environment, Verbosity};
 use meshlock::supervise::sys;
@@ -21,11 +20,11 @@ fn main() {
         report::Reporter::new(Verbosity::Normal).notice(&format!("internal error: {panic}; please report this"));
         sys::exit_now(INTERNAL);
     }));
-    end(match Cli::try_parse() {
-        Ok(Cli { command }) => obey(command),
+    sys::keep_stdout_closed();
+    end(match cli::parse(settings::arguments()) {
+        Ok(command) => obey(command),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            report::help(&error);
-            Exit::Status(0)
+            report::help(&error).map_or_else(|error| failed(commands::unwritable(&error)), |()| Exit::Status(0))
         }
         Err(error) => failed(cli::refusal(&error)),
     });

@@ -60,6 +60,8 @@ pub struct Row {
     pub status: &'static str,
     pub name: &'static str,
     pub meaning: &'static str,
+    /// Its meaning for the commands that only ask, where they can end so: of them nothing was to be run.
+    pub asking: Option<&'static str>,
 }
 
 pub const CHECK: u8 = 1;
@@ -82,81 +84,87 @@ pub const EXIT_STATUSES: &[Row] = &[
         status: "0–255",
         name: "command",
         meaning: "the command ran to its end under the lock: its own status",
+        asking: None,
     },
     Row {
         status: "128+n",
         name: "signal",
         meaning: "the command died of signal n, or meshlock did while waiting; meshlock then dies of it too (as PID 1 it exits with 128+n)",
+        asking: None,
     },
     Row {
         status: "1",
         name: "check",
         meaning: "what was to be checked is not well: a lock held for longer than status --warn-after, or something that doctor finds red",
+        asking: None,
     },
     Row {
         status: "64",
         name: "usage",
         meaning: "wrong command line, a lock that this process tree already holds, or verify outside of a hold; nothing was run",
+        asking: Some("wrong command line"),
     },
     Row {
         status: "69",
         name: "unavailable",
         meaning: "etcd could not be reached in time, or was away as the wait ended; nothing was run",
+        asking: Some("etcd could not be reached in time"),
     },
     Row {
         status: "70",
         name: "internal",
         meaning: "a bug in meshlock, or its keeper was killed before the command began",
+        asking: Some("a bug in meshlock"),
     },
     Row {
         status: "75",
         name: "contended",
         meaning: "held by another and the wait was over, or frozen; nothing was run (-E N changes this status)",
+        asking: None,
     },
     Row {
         status: "77",
         name: "denied",
         meaning: "etcd refused the user, the password, the certificate or the right; nothing was run",
+        asking: Some("etcd refused the user, the password, the certificate or the right"),
     },
     Row {
         status: "78",
         name: "config",
-        meaning: "bad settings, or unreadable TLS, password or report files; nothing was run",
+        meaning: "bad settings, unreadable TLS, password or report files, or standard output that cannot be written; nothing was run",
+        asking: Some("bad settings, unreadable TLS or password files, or standard output that cannot be written"),
     },
     Row {
         status: "79",
         name: "lost",
         meaning: "the lock was lost, or could no longer be relied on, while the command ran; the command was stopped, unless it ended by itself just then (from verify: it is not held)",
+        asking: None,
     },
     Row {
         status: "80",
         name: "superseded",
         meaning: "the lock was broken by a person, or a newer waiter took this one's place; the command was stopped",
+        asking: None,
     },
     Row {
         status: "124",
         name: "overrun",
         meaning: "--max-runtime was over; the command was stopped and the lock released",
+        asking: None,
     },
     Row {
         status: "126",
         name: "not-executable",
         meaning: "the command was found but could not be started; the lock was released",
+        asking: None,
     },
     Row {
         status: "127",
         name: "not-found",
         meaning: "the command, or its interpreter, was not found; the lock was released",
+        asking: None,
     },
 ];
-
-impl Row {
-    /// Whether every command can end so, for want of what it stands on.
-    pub fn is_shared(&self) -> bool {
-        let shared = [USAGE, UNAVAILABLE, INTERNAL, DENIED, CONFIG];
-        self.status.parse().is_ok_and(|status: u8| shared.contains(&status))
-    }
-}
 
 /// How the process is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

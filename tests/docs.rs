@@ -273,7 +273,7 @@ fn page(command: &Command, template: &str) -> String {
             "@OPTIONS@" => page += &options(command),
             "@EXIT_STATUS@" => {
                 let all = ["meshlock", "run"].contains(&command.get_name());
-                page += &exit_statuses(|row| all || row.is_shared());
+                page += &exit_statuses(|row| if all { Some(row.meaning) } else { row.asking });
             }
             // Where the template names those with which its command can end.
             some if some.starts_with("@EXIT_STATUS ") => {
@@ -281,7 +281,7 @@ fn page(command: &Command, template: &str) -> String {
                 for name in &names {
                     assert!(EXIT_STATUSES.iter().any(|row| row.name == *name), "{name}");
                 }
-                page += &exit_statuses(|row| names.contains(&row.name));
+                page += &exit_statuses(|row| names.contains(&row.name).then_some(row.asking.unwrap_or(row.meaning)));
             }
             other => {
                 page += &other.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
@@ -323,12 +323,12 @@ fn commands(command: &Command) -> String {
     roff.to_roff()
 }
 
-fn exit_statuses(told: impl Fn(&Row) -> bool) -> String {
+fn exit_statuses(meaning: impl Fn(&Row) -> Option<&'static str>) -> String {
     let mut roff = Roff::new();
-    for row in EXIT_STATUSES.iter().filter(|row| told(row)) {
+    for (row, meaning) in EXIT_STATUSES.iter().filter_map(|row| Some((row, meaning(row)?))) {
         roff.control("TP", []);
         roff.text([bold(row.status), roman("  "), roman(row.name)]);
-        roff.text([roman(row.meaning)]);
+        roff.text([roman(meaning)]);
     }
     roff.to_roff()
 }

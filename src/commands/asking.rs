@@ -42,7 +42,7 @@ pub(super) fn unanswered(fault: &Fault) -> Failure {
 }
 
 /// That the answer cannot be shown.
-pub(super) fn unwritable(error: &io::Error) -> Failure {
+pub fn unwritable(error: &io::Error) -> Failure {
     Failure::new(
         FailureKind::Config,
         format!("standard output cannot be written: {error}"),

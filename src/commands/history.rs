@@ -4,7 +4,7 @@ use super::asking::{asking, unwritable};
 use crate::lock::board::Ran;
 use crate::lock::survey;
 use crate::outcome::Failure;
-use crate::report::{Out, locks};
+use crate::report::{Out, Reporter, Verbosity, locks};
 use crate::settings::status::History;
 use std::time::SystemTime;
 
@@ -20,6 +20,10 @@ pub fn history(settings: &History) -> Result<u8, Failure> {
     let runs = asking(&settings.connection, async |etcd| {
         survey::runs(&etcd, prefix, place.as_ref(), *count, wanted).await
     })?;
+    if runs.is_empty() && !settings.json {
+        nothing(settings);
+        return Ok(0);
+    }
     let out = Out::new(settings.looks);
     let now = SystemTime::now();
     if settings.json {
@@ -29,4 +33,18 @@ pub fn history(settings: &History) -> Result<u8, Failure> {
     }
     .map(|_| 0)
     .map_err(|error| unwritable(&error))
+}
+
+/// A wrong name or prefix must not look like a quiet night.
+fn nothing(settings: &History) {
+    let what = if settings.failed { "no failed run" } else { "no run" };
+    let whose = match &settings.place {
+        Some(place) => format!(" of \"{}\"", place.called()),
+        None => String::new(),
+    };
+    Reporter::new(Verbosity::Normal).notice(&format!(
+        "{what}{whose} is recorded under \"{}\" in etcd at {}",
+        settings.prefix,
+        settings.connection.endpoints.join(", ")
+    ));
 }

@@ -8,3 +8,5 @@ pub mod keep;
 pub mod run;
 pub mod status;
 pub mod verify;
+
+pub use self::asking::unwritable;

@@ -107,7 +107,7 @@ fn split(settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) 
         signals,
         inherited,
         policy: guardian::Policy {
-            name: settings.place.name.clone(),
+            name: settings.place.called(),
             command: settings.command[0].to_string_lossy().into_owned(),
             max_runtime: settings.asked.max_runtime,
             stop_signal: settings.stop_signal,
@@ -138,7 +138,7 @@ fn keepers_policy(settings: &Run, began: Moment, shows_place: bool) -> keeper::P
         ..
     } = settings;
     keeper::Policy {
-        name: place.name.clone(),
+        name: place.called(),
         endpoints: connection.endpoints.join(", "),
         keys: if place.queue().starts_with(prefix) {
             format!("prefix \"{prefix}\"")

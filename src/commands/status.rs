@@ -13,7 +13,7 @@ use crate::store::{Fault, Watched};
 use std::io;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc::unbounded_channel;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Runs that a picture of one lock shows.
 const RUNS: u32 = 5;
@@ -21,6 +21,9 @@ const RUNS: u32 = 5;
 const FEW_LOCKS: usize = 100;
 /// How often the times that pass are drawn anew, and a broken watch is tried again.
 const TICK: Duration = Duration::from_secs(1);
+/// A watch on a member that hangs says nothing, and the connection notices only after 14 s: where it has been silent for
+/// so long, it is asked something, and taken to be away if that is not answered within as long again.
+const SILENCE: Duration = Duration::from_secs(2);
 /// The least time from one look to the next, and from a long look as much again and again.
 const REST: Duration = Duration::from_millis(100);
 const RESTS: u32 = 9;
@@ -40,6 +43,14 @@ pub fn status(settings: &Status) -> Result<u8, Failure> {
     let board = asking(&settings.connection, async |etcd| look(&etcd, settings).await)?;
     let now = SystemTime::now();
     let mut status = 0;
+    if settings.output != Output::Text {
+        let reporter = Reporter::new(Verbosity::Normal);
+        for lock in &board.locks {
+            if let Some(text) = locks::namesake(lock) {
+                reporter.notice(&format!("{}: {text}", lock.called()));
+            }
+        }
+    }
     match settings.output {
         Output::Json => out.text(&locks::status_json(&board, now)),
         Output::Prometheus => out.text(&locks::prometheus(&board, now)),
@@ -70,10 +81,11 @@ pub fn status(settings: &Status) -> Result<u8, Failure> {
 }
 
 async fn look(etcd: &Etcd, settings: &Status) -> Result<Board, Fault> {
-    // A renewal is no change of a key: how much time is left would soon be wrong on a picture that stands.
     let lives = match settings.output {
-        Output::Watch | Output::Check { .. } => Lives::Doubtful,
-        _ if settings.ttl_left || !settings.places.is_empty() => Lives::Holders,
+        Output::Check { .. } => Lives::Doubtful,
+        _ if wants_lives(settings) => Lives::Holders,
+        // How much time is left would soon be wrong on a picture that stands, and is too much to ask each second.
+        Output::Watch => Lives::Doubtful,
         _ => Lives::HoldersOfUpTo(FEW_LOCKS),
     };
     let mut boards = Vec::new();
@@ -86,9 +98,18 @@ async fn look(etcd: &Etcd, settings: &Status) -> Result<Board, Fault> {
     }
 }
 
+/// Whether the holders' TTLs are asked for, however many locks there are.
+fn wants_lives(settings: &Status) -> bool {
+    settings.ttl_left || !settings.places.is_empty()
+}
+
 /// Draws the locks at each change in etcd until nobody looks any more, or etcd refuses.
 async fn watch(etcd: &Etcd, settings: &Status, out: &mut Out) -> Result<io::Result<()>, Fault> {
     let watched = watched(settings);
+    let prefix = settings.places.first().map_or_else(
+        || keys::all(&settings.prefix, Kind::Lock),
+        |place| place.queue().to_owned(),
+    );
     let mut board = look(etcd, settings).await?;
     let mut away = None;
     loop {
@@ -99,6 +120,7 @@ async fn watch(etcd: &Etcd, settings: &Status, out: &mut Out) -> Result<io::Resu
         }
         let (tell, mut told) = unbounded_channel();
         let mut watching = Box::pin(etcd.watch(&watched, None, &tell));
+        let mut heard = Instant::now();
         let fault = loop {
             let changed = tokio::select! {
                 fault = &mut watching => break fault,
@@ -114,6 +136,24 @@ async fn watch(etcd: &Etcd, settings: &Status, out: &mut Out) -> Result<io::Resu
                     Err(fault) => break fault,
                 }
                 away = None;
+            } else if heard.elapsed() >= SILENCE {
+                match timeout(SILENCE, etcd.may_read(&prefix)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(fault)) => break fault,
+                    Err(_) => {
+                        let why = format!("no answer within {} s", SILENCE.as_secs());
+                        break Fault::Unreachable { why };
+                    }
+                }
+                if wants_lives(settings) && out.redraws() {
+                    match survey::renew(etcd, &mut board).await {
+                        Ok(()) => {}
+                        Err(fault) => break fault,
+                    }
+                }
+            }
+            if changed || heard.elapsed() >= SILENCE {
+                heard = Instant::now();
             }
             let looked = began.elapsed();
             let drawn = if changed || out.redraws() {
@@ -158,6 +198,8 @@ fn watched(settings: &Status) -> Vec<Watched> {
             Watched::Prefix(place.asks()),
             Watched::Key(place.freeze()),
         ]
+        .into_iter()
+        .chain(place.namesake().map(|other| Watched::Prefix(other.opens())))
     };
     if settings.places.is_empty() {
         let kinds = [Kind::Lock, Kind::Open, Kind::Log, Kind::Freeze];

@@ -2,7 +2,7 @@
 //! what is frozen, how the last runs ended. Plain data and what follows from it; pure. Knows neither how it was
 //! read nor how it is shown.
 
-use super::keys::{Kind, Place};
+use super::keys::{Kind, Place, called};
 pub use super::record::Ask;
 use super::record::{self, Freeze, Holder, Noticed, Open, Run};
 use super::view::{self, held_since, shown};
@@ -10,7 +10,6 @@ use crate::link::{Asked, Ended};
 use crate::rules::handover_delay;
 use crate::store::Item;
 use crate::store::inquiry::Left;
-use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 /// What one call has seen.
@@ -28,8 +27,10 @@ pub struct Lock {
     pub name: String,
     /// The prefix of the queue's entries.
     pub key: String,
-    /// `--lock-key` was given.
-    pub verbatim: bool,
+    /// The key at which it is shared (`--lock-key`), where it is no lock by name.
+    pub lock_key: Option<String>,
+    /// What is known of the key that has this name's text.
+    pub namesake: Option<Namesake>,
     /// Oldest first, as far as it was read.
     pub queue: Vec<Entry>,
     /// How many entries there are.
@@ -41,6 +42,29 @@ pub struct Lock {
     pub runs: Vec<Ran>,
     /// `None` in an overview.
     pub marks: Option<Vec<Mark>>,
+    /// Asks that concern none of the entries.
+    pub stray_asks: Vec<StrayAsk>,
+    /// What there is more of.
+    pub unread: Unread,
+}
+
+/// What is known of the lock at the key that has a name's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Namesake {
+    /// Somebody has it or waits for it, or has vanished.
+    InUse,
+    /// Runs that ended.
+    Recorded,
+}
+
+/// How many of each there are beside those that were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// Open records without an entry.
+    pub opens: usize,
+    pub runs: usize,
+    pub marks: usize,
+    pub asks: usize,
 }
 
 /// What is to be seen of a lock at a glance; displays as one word.
@@ -119,11 +143,20 @@ pub struct Frozen {
 pub struct Ran {
     /// The lock's.
     pub name: String,
+    /// As in [`Lock::lock_key`].
+    pub lock_key: Option<String>,
     pub key: String,
     /// The revision at which it was written: in this order the runs ended.
     pub created: i64,
     /// `None`: not meshlock's, or of a later format.
     pub run: Option<Run>,
+}
+
+/// An ask that nobody will ever act on: of another hold, of a lease that has no entry, or unreadable.
+#[derive(Clone, Debug)]
+pub struct StrayAsk {
+    pub key: String,
+    pub ask: Option<Ask>,
 }
 
 /// A mark, whatever it means.
@@ -144,6 +177,8 @@ pub struct Read {
     pub runs: Vec<Item>,
     pub marks: Option<Vec<Item>>,
     pub asks: Vec<Item>,
+    pub namesake: Option<Namesake>,
+    pub unread: Unread,
 }
 
 impl Board {
@@ -157,21 +192,23 @@ impl Board {
 
 impl Lock {
     pub fn new(place: &Place, read: Read) -> Self {
-        let mut asks: BTreeMap<i64, Ask> = read
-            .asks
-            .iter()
-            .filter_map(|item| Some((place.lease(Kind::Ask, &item.key)?, Ask::parse(&item.value)?)))
-            .collect();
+        let mut asks: Vec<StrayAsk> = read.asks.iter().map(StrayAsk::new).collect();
         let cut_off = read.length > read.queue.len();
         let horizon = read.queue.last().map(|entry| entry.created).filter(|_| cut_off);
         let queue: Vec<Entry> = read
             .queue
             .into_iter()
             .map(|item| {
-                let asked = place.lease(Kind::Lock, &item.key).and_then(|lease| asks.remove(&lease));
+                let asked = place.lease(Kind::Lock, &item.key).and_then(|lease| {
+                    let (key, token) = (place.ask(lease), item.created);
+                    let concerns = |stray: &mut StrayAsk| stray.key == key && stray.is_of(token);
+                    asks.extract_if(.., concerns).next()?.ask
+                });
                 Entry::new(item, asked)
             })
             .collect();
+        // They may concern entries that were not read.
+        asks.retain(|stray| !cut_off || place.lease(Kind::Ask, &stray.key).is_none());
         let mut open: Vec<Opened> = read
             .opens
             .into_iter()
@@ -181,12 +218,13 @@ impl Lock {
             .filter(|open| queue.iter().all(|entry| entry.token != open.token))
             .collect();
         open.sort_by_key(|open| open.token);
-        let mut runs: Vec<Ran> = read.runs.into_iter().map(|item| Ran::new(&place.name, item)).collect();
+        let mut runs: Vec<Ran> = read.runs.into_iter().map(|item| Ran::new(place, item)).collect();
         runs.sort_by_key(|ran| std::cmp::Reverse(ran.created));
         Self {
             name: place.name.clone(),
             key: place.queue().to_owned(),
-            verbatim: place.is_verbatim(),
+            lock_key: place.lock_key().map(ToOwned::to_owned),
+            namesake: read.namesake,
             queue,
             length: read.length,
             open,
@@ -196,7 +234,14 @@ impl Lock {
                 let prefix = place.marks();
                 marks.into_iter().map(|item| Mark::new(&prefix, &item)).collect()
             }),
+            stray_asks: asks,
+            unread: read.unread,
         }
+    }
+
+    /// What it is told of as; see [`called`].
+    pub fn called(&self) -> String {
+        called(&self.name, self.lock_key.as_deref())
     }
 
     pub fn state(&self) -> State {
@@ -271,6 +316,12 @@ impl Lock {
         }
     }
 
+    /// Whether nothing is there of it, at present or of the past.
+    pub fn is_unknown(&self) -> bool {
+        let marked = self.marks.as_ref().is_some_and(|marks| !marks.is_empty());
+        self.state() == State::Free && self.runs.is_empty() && !marked
+    }
+
     /// Whether somebody has it.
     pub fn is_held(&self) -> bool {
         matches!(self.state(), State::Held | State::Elsewhere)
@@ -335,7 +386,7 @@ impl Entry {
                 Some(_) => String::new(),
                 None => shown(&String::from_utf8_lossy(&item.value)),
             },
-            asked: asked.filter(|ask| ask.token == item.created),
+            asked,
             holder,
             key: item.key,
             token: item.created,
@@ -346,7 +397,8 @@ impl Entry {
 }
 
 impl Life {
-    fn at_first(lease: i64) -> Self {
+    /// Before it was asked.
+    pub fn at_first(lease: i64) -> Self {
         if lease == 0 { Self::Unbound } else { Self::Unknown }
     }
 
@@ -398,10 +450,24 @@ impl Frozen {
     }
 }
 
-impl Ran {
-    pub fn new(name: &str, item: Item) -> Self {
+impl StrayAsk {
+    fn new(item: &Item) -> Self {
         Self {
-            name: name.to_owned(),
+            key: item.key.clone(),
+            ask: Ask::parse(&item.value),
+        }
+    }
+
+    fn is_of(&self, token: i64) -> bool {
+        self.ask.as_ref().is_some_and(|ask| ask.token == token)
+    }
+}
+
+impl Ran {
+    pub fn new(place: &Place, item: Item) -> Self {
+        Self {
+            name: place.name.clone(),
+            lock_key: place.lock_key().map(ToOwned::to_owned),
             run: Run::parse(&item.value).map(|run| Run {
                 holder: cut(run.holder),
                 ended: Ended {
@@ -425,6 +491,11 @@ impl Ran {
             created: item.created,
             key: item.key,
         }
+    }
+
+    /// What its lock is told of as; see [`called`].
+    pub fn called(&self) -> String {
+        called(&self.name, self.lock_key.as_deref())
     }
 
     /// Whether the run did not end as was expected of it, as far as we can tell.
@@ -475,23 +546,7 @@ fn time(text: &str) -> Option<SystemTime> {
 
 /// What anybody may have written, at a length that can be shown.
 fn cut(mut holder: Holder) -> Holder {
-    let purpose = &mut holder.purpose;
-    let said = [
-        &mut purpose.owner,
-        &mut purpose.reason,
-        &mut purpose.trigger,
-        &mut purpose.system,
-        &mut purpose.route,
-        &mut purpose.expect,
-    ];
-    let arguments = purpose.arguments.iter_mut().flatten();
-    let always = [
-        &mut holder.host,
-        &mut holder.user,
-        &mut holder.program,
-        &mut holder.started,
-    ];
-    for text in said.into_iter().flatten().chain(arguments).chain(always) {
+    for text in holder.texts_mut() {
         *text = shown(text);
     }
     holder

@@ -126,9 +126,21 @@ impl Place {
         format!("{}{lease:x}", self.queue)
     }
 
-    /// Whether the queue is shared at a key of its own (`--lock-key`).
-    pub fn is_verbatim(&self) -> bool {
-        self.verbatim
+    /// The key at which the queue is shared (`--lock-key`), if it is.
+    pub fn lock_key(&self) -> Option<&str> {
+        self.queue.strip_suffix('/').filter(|_| self.verbatim)
+    }
+
+    /// What people are told of it as; see [`called`].
+    pub fn called(&self) -> String {
+        called(&self.name, self.lock_key())
+    }
+
+    /// The lock at the key of the same text as this one's name: another one, and easily taken for it.
+    #[must_use]
+    pub fn namesake(&self) -> Option<Self> {
+        let other = || Self::verbatim(&self.root, &self.name, &self.name).ok();
+        (!self.verbatim).then(other).flatten()
     }
 
     /// The lease in the key of an entry, an open record or an ask of this lock, if it is one.
@@ -200,6 +212,12 @@ pub fn is_entry(key: &str, name: &str, lease: i64) -> bool {
         return false;
     };
     queue == name || queue.ends_with(&format!("{}/{}", Kind::Lock, percent_encode(name)))
+}
+
+/// What a lock is called where a person reads of it. One that is shared at a key is called by that: it is another lock
+/// than the one of that name.
+pub fn called(name: &str, lock_key: Option<&str>) -> String {
+    lock_key.map_or_else(|| name.to_owned(), |key| format!("{key} (--lock-key)"))
 }
 
 /// The prefix of all keys of a kind, whatever their names.
@@ -353,6 +371,18 @@ mod tests {
         let place = Place::verbatim("meshlock/", "deploy", "jobs/deploy").expect("a key");
         assert_eq!(place.entry(255), "jobs/deploy/ff");
         assert_eq!(place.open(255), "meshlock/open/=jobs%2Fdeploy/ff");
+        assert_eq!(place.lock_key(), Some("jobs/deploy"));
+        assert_eq!(place.called(), "jobs/deploy (--lock-key)");
+    }
+
+    #[test]
+    fn the_key_of_the_same_text_is_another_lock() {
+        let name = Place::new("m/", "a/b").expect("a name");
+        assert_eq!((name.lock_key(), name.called().as_str()), (None, "a/b"));
+        let key = name.namesake().expect("a key");
+        assert_eq!((key.queue(), key.called().as_str()), ("a/b/", "a/b (--lock-key)"));
+        assert_eq!(key.namesake(), None);
+        assert_eq!(Place::new("m/", "m").expect("a name").namesake(), None, "among ours");
     }
 
     #[test]

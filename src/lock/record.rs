@@ -129,6 +129,48 @@ impl Holder {
     }
 }
 
+impl Holder {
+    /// All of it that somebody has written as text.
+    pub fn texts(&self) -> impl Iterator<Item = &String> {
+        let Purpose {
+            owner,
+            reason,
+            trigger,
+            system,
+            route,
+            expect,
+            arguments,
+            tries: _,
+        } = &self.purpose;
+        let said = [owner, reason, trigger, system, route, expect];
+        let always = [&self.host, &self.user, &self.program, &self.started];
+        said.into_iter()
+            .flatten()
+            .chain(arguments.iter().flatten())
+            .chain(always)
+    }
+
+    /// The same, to be changed.
+    pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        let Purpose {
+            owner,
+            reason,
+            trigger,
+            system,
+            route,
+            expect,
+            arguments,
+            tries: _,
+        } = &mut self.purpose;
+        let said = [owner, reason, trigger, system, route, expect];
+        let always = [&mut self.host, &mut self.user, &mut self.program, &mut self.started];
+        said.into_iter()
+            .flatten()
+            .chain(arguments.iter_mut().flatten())
+            .chain(always)
+    }
+}
+
 impl Run {
     /// The record, if it is one of ours in the format that we know.
     pub fn parse(value: &[u8]) -> Option<Self> {

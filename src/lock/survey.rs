@@ -1,7 +1,7 @@
 //! Reads what a [`Board`] is made of: one lock in two round trips, all locks under a prefix page by page. Writes
 //! nothing, needs no more than the right to read, and judges nothing.
 
-use super::board::{Board, Life, Lock, Ran, Read as Contents};
+use super::board::{Board, Life, Lock, Namesake, Ran, Read as Contents, Unread};
 use super::keys::{self, Kind, Place};
 use crate::store::etcd::Etcd;
 use crate::store::pages::Keys;
@@ -48,83 +48,170 @@ pub async fn one(etcd: &Etcd, place: &Place, runs: u32, lives: Lives) -> Result<
 }
 
 async fn whole(etcd: &Etcd, place: &Place, runs: u32) -> Result<Board, Fault> {
-    let parts = [
+    let namesake: Vec<String> = place
+        .namesake()
+        .iter()
+        .flat_map(|other| [other.opens(), other.log()])
+        .collect();
+    let parts: Parts<(String, Order, u32)> = [
         (place.queue().to_owned(), Order::Oldest, QUEUE),
         (place.opens(), Order::Oldest, OPENS),
         (place.log(), Order::LastKey, runs),
         (place.marks(), Order::LastKey, MARKS),
         (place.asks(), Order::Oldest, QUEUE),
     ];
-    let reads = parts.iter().cloned().map(|(prefix, order, limit)| Read {
-        what: What::First { prefix, order, limit },
+    let read = |what, keys_only| Read {
+        what,
         created_before: None,
-        keys_only: false,
-    });
-    let freeze = Read {
-        what: What::Key(place.freeze()),
-        created_before: None,
-        keys_only: false,
+        keys_only,
     };
-    let answer = etcd.read(reads.chain([freeze]).collect()).await?;
-    let Some(answer) = answer else {
-        return piecewise(etcd, place, parts).await;
+    let first = |prefix: &str, order, limit| What::First {
+        prefix: prefix.to_owned(),
+        order,
+        limit,
     };
-    let mut reads = answer.reads.into_iter();
-    let found = std::array::from_fn(|_| reads.next().unwrap_or_default());
-    let freeze = reads.next().and_then(|found| found.items.into_iter().next());
-    Ok(board(place, answer.cluster, answer.revision, found, freeze))
+    let each = parts
+        .iter()
+        .map(|(prefix, order, limit)| read(first(prefix, *order, *limit), false));
+    let freeze = read(What::Key(place.freeze()), false);
+    let is_there = namesake
+        .iter()
+        .map(|prefix| read(first(prefix, Order::LastKey, 1), true));
+    let reads = each.chain([freeze]).chain(is_there).collect();
+    let seen = match etcd.read(reads).await? {
+        Some(answer) => {
+            let (cluster, revision) = (answer.cluster, answer.revision);
+            let mut reads = answer.reads.into_iter();
+            Seen {
+                cluster,
+                revision,
+                parts: std::array::from_fn(|_| reads.next().unwrap_or_default()),
+                freeze: reads.next().and_then(|found| found.items.into_iter().next()),
+                namesake: reads.map(|found| !found.items.is_empty()).collect(),
+            }
+        }
+        None => piecewise(etcd, &place.freeze(), parts, &namesake).await?,
+    };
+    board(etcd, place, seen).await
 }
 
-/// The same where one message does not hold it: somebody has put large keys or values there.
-async fn piecewise(etcd: &Etcd, place: &Place, parts: [(String, Order, u32); 5]) -> Result<Board, Fault> {
-    let mut frozen = Keys::new(etcd, &place.freeze(), false, None);
+/// Of one lock: queue, open records, runs, marks and asks.
+type Parts<T> = [T; 5];
+
+/// What was read of one lock, at one revision.
+struct Seen {
+    cluster: u64,
+    revision: i64,
+    parts: Parts<Found>,
+    freeze: Option<Item>,
+    /// Whether its namesake has open records, and runs.
+    namesake: Vec<bool>,
+}
+
+/// Read by parts, where one message does not hold it all: somebody has put large keys or values there.
+async fn piecewise(
+    etcd: &Etcd,
+    freeze: &str,
+    parts: Parts<(String, Order, u32)>,
+    namesake: &[String],
+) -> Result<Seen, Fault> {
+    let mut frozen = Keys::new(etcd, freeze, false, None);
     // The first of all that begin so, if it is there.
-    let mut freeze = frozen.next().await?.filter(|item| item.key == place.freeze());
+    let mut freeze = frozen.next().await?.filter(|item| item.key == freeze);
     let revision = frozen.revision.unwrap_or(0);
-    let mut found: [Found; 5] = Default::default();
-    for ((prefix, order, limit), found) in parts.into_iter().zip(&mut found) {
-        let mut keys = Keys::new(etcd, &prefix, false, Some(revision));
+    let keys = |prefix: &str| Keys::new(etcd, prefix, false, Some(revision));
+    let mut seen: Parts<Found> = Parts::default();
+    for ((prefix, order, limit), part) in parts.iter().zip(&mut seen) {
+        let mut keys = keys(prefix);
         // By their place in the order, of which the last is dropped where there are more than the limit.
         let mut first = BTreeMap::new();
         while let Some(item) = keys.next().await? {
-            found.all += 1;
+            part.all += 1;
             let rank = match order {
                 Order::Oldest => item.created,
                 Order::Youngest => -item.created,
-                Order::LastKey => -found.all,
+                Order::LastKey => -part.all,
             };
             first.insert((rank, item.key.clone()), item);
-            if first.len() > limit as usize {
+            if first.len() > *limit as usize {
                 first.pop_last();
             }
         }
-        found.items = first.into_values().collect();
+        part.items = first.into_values().collect();
     }
-    fill(
-        etcd,
-        found.iter_mut().flat_map(|found| &mut found.items).chain(&mut freeze),
+    let items = seen.iter_mut().flat_map(|part| &mut part.items).chain(&mut freeze);
+    fill(etcd, items, revision).await?;
+    let mut is_there = Vec::new();
+    for prefix in namesake {
+        is_there.push(keys(prefix).next().await?.is_some());
+    }
+    Ok(Seen {
+        cluster: frozen.cluster,
         revision,
-    )
-    .await?;
-    Ok(board(place, frozen.cluster, revision, found, freeze))
+        parts: seen,
+        freeze,
+        namesake: is_there,
+    })
 }
 
-fn board(place: &Place, cluster: u64, revision: i64, found: [Found; 5], freeze: Option<Item>) -> Board {
-    let [queue, opens, runs, marks, asks] = found;
-    let read = Contents {
-        length: usize::try_from(queue.all).unwrap_or(0).max(queue.items.len()),
-        queue: queue.items,
-        opens: opens.items,
-        freeze,
-        runs: runs.items,
-        marks: Some(marks.items),
-        asks: asks.items,
-    };
-    Board {
-        cluster,
-        revision,
-        locks: vec![Lock::new(place, read)],
+async fn board(etcd: &Etcd, place: &Place, seen: Seen) -> Result<Board, Fault> {
+    let unread = seen.parts.each_ref().map(unread);
+    let [queue, opens, runs, marks, mut asks] = seen.parts.map(|part| part.items);
+    let [entries, unread_opens, unread_runs, unread_marks, mut unread_asks] = unread;
+    if unread_asks > 0 {
+        let more = asked(etcd, place, &queue, &asks, seen.revision).await?;
+        unread_asks = unread_asks.saturating_sub(more.len());
+        asks.extend(more);
     }
+    // Of each entry there is one, oldest first as the entries are.
+    let has_read = |entry: &&Item| opens.iter().any(|open| open.created == entry.created);
+    let of_entries = entries + queue.len() - queue.iter().filter(has_read).count();
+    let contents = Contents {
+        length: queue.len() + entries,
+        namesake: match seen.namesake[..] {
+            [true, _] => Some(Namesake::InUse),
+            [_, true] => Some(Namesake::Recorded),
+            _ => None,
+        },
+        unread: Unread {
+            opens: unread_opens.saturating_sub(of_entries),
+            runs: unread_runs,
+            marks: unread_marks,
+            asks: unread_asks,
+        },
+        queue,
+        opens,
+        freeze: seen.freeze,
+        runs,
+        marks: Some(marks),
+        asks,
+    };
+    Ok(Board {
+        cluster: seen.cluster,
+        revision: seen.revision,
+        locks: vec![Lock::new(place, contents)],
+    })
+}
+
+/// How many there are beside those that were read.
+fn unread(part: &Found) -> usize {
+    usize::try_from(part.all).unwrap_or(0).saturating_sub(part.items.len())
+}
+
+/// What is asked of those in the queue, where older asks than theirs were all that was read.
+async fn asked(etcd: &Etcd, place: &Place, queue: &[Item], read: &[Item], revision: i64) -> Result<Vec<Item>, Fault> {
+    let lease = |entry: &Item| place.lease(Kind::Lock, &entry.key);
+    let keys = queue.iter().filter_map(lease).map(|lease| place.ask(lease));
+    let keys: Vec<String> = keys.filter(|key| read.iter().all(|ask| ask.key != *key)).collect();
+    let values = etcd.values(&keys, revision).await?;
+    let item = |(key, value)| Item {
+        key,
+        value,
+        created: 0,
+        lease: 0,
+    };
+    let found = keys.into_iter().zip(values).filter(|(_, value)| !value.is_empty());
+    Ok(found.map(item).collect())
 }
 
 /// All locks under `root`, by name: the holder, the number of entries and the last run of each.
@@ -166,7 +253,7 @@ pub async fn all(etcd: &Etcd, root: &str, lives: Lives) -> Result<Board, Fault> 
         (name, glance)
     }));
     locks.extend(filled(etcd, root, batch, revision).await?);
-    locks.sort_by(|one, other| one.name.cmp(&other.name));
+    locks.sort_by(|one, other| (&one.name, &one.lock_key).cmp(&(&other.name, &other.lock_key)));
     let holders = match lives {
         Lives::Doubtful => false,
         Lives::Holders => true,
@@ -213,6 +300,10 @@ impl Glance {
     fn found(mut self) -> Contents {
         self.opens.retain(|open| !self.tokens.contains(&open.created));
         self.opens.sort_by_key(|open| open.created);
+        let unread = Unread {
+            opens: self.opens.len().saturating_sub(QUEUE as usize),
+            ..Unread::default()
+        };
         self.opens.truncate(QUEUE as usize);
         Contents {
             length: self.tokens.len(),
@@ -220,8 +311,8 @@ impl Glance {
             opens: self.opens,
             freeze: self.freeze,
             runs: self.last_run.into_iter().collect(),
-            marks: None,
-            asks: Vec::new(),
+            unread,
+            ..Contents::default()
         }
     }
 }
@@ -269,6 +360,14 @@ async fn fill<'a>(etcd: &Etcd, items: impl Iterator<Item = &'a mut Item>, revisi
     Ok(())
 }
 
+/// Asks anew how long the leases of these locks' holders live: a renewal is no change of a key.
+pub async fn renew(etcd: &Etcd, board: &mut Board) -> Result<(), Fault> {
+    for first in board.locks.iter_mut().filter_map(|lock| lock.queue.first_mut()) {
+        first.life = Life::at_first(first.lease);
+    }
+    ask_about_leases(etcd, &mut board.locks, true).await
+}
+
 /// What etcd does not say stays unknown: a member without a leader can answer all the rest.
 async fn ask_about_leases(etcd: &Etcd, locks: &mut [Lock], holders: bool) -> Result<(), Fault> {
     let mut wanted = Vec::new();
@@ -312,14 +411,11 @@ pub async fn runs(
     let mut records = Keys::new(etcd, &prefix, true, None);
     let mut newest: BTreeMap<(i64, String), Ran> = BTreeMap::new();
     while let Some(item) = records.next().await? {
-        let name = match place {
-            Some(place) => place.name.clone(),
-            None => match keys::encoded_name(root, Kind::Log, &item.key) {
-                Some(encoded) => Place::found(root, encoded).name,
-                None => continue,
-            },
+        let found = || keys::encoded_name(root, Kind::Log, &item.key).map(|encoded| Place::found(root, encoded));
+        let Some(place) = place.cloned().or_else(found) else {
+            continue;
         };
-        let ran = Ran::new(&name, item);
+        let ran = Ran::new(&place, item);
         if wanted(&ran) {
             newest.insert((ran.created, ran.key.clone()), ran);
         }

@@ -204,11 +204,20 @@ const SHOWN: usize = 1000;
 const WHO_SHOWN: usize = 300;
 const TIME_SHOWN: usize = 40;
 
-/// Of what others wrote, as much as is shown; made safe for a terminal where it is shown.
+/// Of what others wrote, as much as is shown; made safe for a terminal where it is shown. What is cut off leaves an
+/// ellipsis, and [`is_cut`] tells.
 pub fn shown(text: &str) -> String {
     first(SHOWN, text)
 }
 
+/// Whether a text that was [`shown`] is longer: only with the ellipsis it can be longer than the limit.
+pub fn is_cut(shown: &str) -> bool {
+    shown.chars().nth(SHOWN).is_some()
+}
+
 fn first(limit: usize, text: &str) -> String {
-    text.chars().take(limit).collect()
+    match text.char_indices().nth(limit) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }

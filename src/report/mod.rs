@@ -248,8 +248,15 @@ pub fn plain(lines: &[Line]) -> String {
 }
 
 /// clap's help or version, which go to stdout; a reader that went away is no error.
-pub fn help(text: &clap::Error) {
-    text.print().ok();
+///
+/// # Errors
+/// As [`Out::text`].
+pub fn help(text: &clap::Error) -> io::Result<()> {
+    out::is_writable()?;
+    match text.print() {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use super::text::{Line, paint};
 use super::write_within;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;
@@ -39,6 +40,23 @@ pub enum Reader {
     Gone,
 }
 
+/// Where stdout was closed there is one that cannot be written (see `sys::keep_stdout_closed`): said here since std takes that
+/// failure for success.
+///
+/// # Errors
+/// Where nothing can be written.
+pub(super) fn is_writable() -> io::Result<()> {
+    let flags = fcntl(io::stdout(), FcntlArg::F_GETFL).map_err(described)?;
+    match OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE {
+        OFlag::O_RDONLY => Err(described(Errno::EBADF)),
+        _ => Ok(()),
+    }
+}
+
+fn described(error: Errno) -> io::Error {
+    io::Error::other(error.desc())
+}
+
 impl Out {
     pub fn new(looks: Looks) -> Self {
         Self {
@@ -57,7 +75,7 @@ impl Out {
             Ok(()) => Ok(Reader::There),
             // A terminal that hung up says EIO.
             Err(Errno::EPIPE | Errno::EIO) => Ok(Reader::Gone),
-            Err(error) => Err(io::Error::other(error.desc())),
+            Err(error) => Err(described(error)),
         }
     }
 

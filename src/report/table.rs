@@ -24,6 +24,18 @@ pub(super) enum Yields {
     To(usize),
     /// Is left out, the highest number first.
     Goes(u8),
+    /// Is cut, but to no less than the first, before it is left out as by the second.
+    ToThenGoes(usize, u8),
+}
+
+impl Yields {
+    /// In which place from the end it may be left out.
+    fn rank(self) -> Option<u8> {
+        match self {
+            Self::Goes(rank) | Self::ToThenGoes(_, rank) => Some(rank),
+            Self::Never | Self::To(_) => None,
+        }
+    }
 }
 
 const GAP: usize = 2;
@@ -36,6 +48,9 @@ pub(super) fn table(columns: &[Column], mut rows: Vec<Vec<Span>>, width: Option<
     for row in &mut rows {
         for cell in row.iter_mut() {
             cell.no_gaps();
+            if cell.text().is_empty() {
+                *cell = Span::plain(NOTHING);
+            }
         }
     }
     rows.insert(
@@ -50,7 +65,7 @@ pub(super) fn table(columns: &[Column], mut rows: Vec<Vec<Span>>, width: Option<
     if let Some(width) = width {
         // On a screen what says nothing only takes room.
         let says = |at: usize| rows.iter().skip(1).any(|row| row[at].text() != NOTHING);
-        shown.retain(|(at, _)| matches!(columns[*at].yields, Yields::Never | Yields::To(_)) || says(*at));
+        shown.retain(|(at, _)| columns[*at].yields.rank().is_none() || says(*at));
         fit(columns, &mut shown, width);
     }
     let last = shown.len().saturating_sub(1);
@@ -76,37 +91,32 @@ fn fit(columns: &[Column], shown: &mut Vec<(usize, usize)>, width: usize) {
         let all: usize = shown.iter().map(|(_, width)| width + GAP).sum();
         all.saturating_sub(GAP + width)
     };
-    // A cut column says less than its whole, but more than one that is gone: these go only where that is not enough.
-    let spare = |shown: &[(usize, usize)]| -> usize {
-        shown
-            .iter()
-            .map(|(at, width)| match columns[*at].yields {
-                Yields::To(least) => width.saturating_sub(least),
-                Yields::Never | Yields::Goes(_) => 0,
-            })
-            .sum()
+    // Nothing is cut for the sake of what is worth less: of those that may go, the next to go alone.
+    let next = |shown: &[(usize, usize)]| shown.iter().filter_map(|(at, _)| columns[*at].yields.rank()).max();
+    let spare = |shown: &[(usize, usize)], (at, width): &(usize, usize)| match columns[*at].yields {
+        Yields::To(least) => width.saturating_sub(least),
+        Yields::ToThenGoes(least, rank) if Some(rank) == next(shown) => width.saturating_sub(least),
+        Yields::Never | Yields::Goes(_) | Yields::ToThenGoes(..) => 0,
     };
-    while over(shown) > spare(shown) {
-        let rank = |(at, _): &(usize, usize)| match columns[*at].yields {
-            Yields::Goes(rank) => Some(rank),
-            Yields::Never | Yields::To(_) => None,
+    // A cut column says less than its whole, but more than one that is gone: these go only where that is not enough.
+    while over(shown) > shown.iter().map(|column| spare(shown, column)).sum() {
+        let goes = next(shown);
+        let Some(goes) = goes.and_then(|rank| {
+            shown
+                .iter()
+                .position(|(at, _)| columns[*at].yields.rank() == Some(rank))
+        }) else {
+            break;
         };
-        let goes = (0..shown.len())
-            .filter(|at| rank(&shown[*at]).is_some())
-            .max_by_key(|at| rank(&shown[*at]));
-        let Some(goes) = goes else { break };
         shown.remove(goes);
     }
     // From the widest, a character at a time.
     while over(shown) > 0 {
-        let cuttable = shown.iter_mut().filter(|(at, width)| match columns[*at].yields {
-            Yields::To(least) => *width > least,
-            Yields::Never | Yields::Goes(_) => false,
-        });
-        let Some((_, widest)) = cuttable.max_by_key(|(_, width)| *width) else {
+        let cuttable = (0..shown.len()).filter(|at| spare(shown, &shown[*at]) > 0);
+        let Some(widest) = cuttable.max_by_key(|at| shown[*at].1) else {
             break;
         };
-        *widest -= 1;
+        shown[widest].1 -= 1;
     }
 }
 
@@ -147,6 +157,30 @@ mod tests {
             drawn(Some(1)).starts_with("NAME     N\n"),
             "no panic, and the least that is shown"
         );
+    }
+
+    #[test]
+    fn a_column_can_be_cut_before_it_goes() {
+        let columns = &[
+            column("NAME", false, Yields::Never),
+            column("ROUTE", false, Yields::ToThenGoes(6, 1)),
+            column("TTL", true, Yields::Goes(2)),
+        ];
+        let drawn = |width| {
+            let row = ["billing", "#billing-oncall", "26s"].map(Span::plain);
+            paint(&table(columns, vec![row.into()], Some(width)), false, None)
+        };
+        assert!(drawn(29).ends_with("billing  #billing-oncall  26s\n"), "{}", drawn(29));
+        assert!(drawn(20).ends_with("billing  #billing-o…\n"), "{}", drawn(20));
+        assert!(drawn(15).ends_with("billing  #bill…\n"), "{}", drawn(15));
+        assert!(drawn(14).ends_with("NAME\nbilling\n"), "{}", drawn(14));
+    }
+
+    #[test]
+    fn an_empty_cell_is_a_cell() {
+        let rows = vec![vec![Span::plain(""), Span::plain("1"), Span::plain("")]];
+        let lines = paint(&table(COLUMNS, rows, None), false, None);
+        assert_eq!(lines.lines().nth(1), Some("-     1  -"));
     }
 
     #[test]

@@ -29,12 +29,31 @@ pub struct Span {
 
 pub type Line = Vec<Span>;
 
+/// No piece of text is wider: no line that somebody is to read or to copy comes near it, and a key in etcd can have a
+/// megabyte.
+const WIDEST: usize = 4096;
+/// Names are of up to 255 bytes; what is wider is of somebody else's making.
+const WIDEST_NAME: usize = 255;
+
 impl Span {
     pub(super) fn new(text: &str, style: Style) -> Self {
-        Self {
+        let mut span = Self {
             text: printable(text),
             style,
-        }
+        };
+        span.cut(WIDEST);
+        span
+    }
+
+    /// A lock's name or key, as others may have made it up.
+    pub(super) fn name(text: &str) -> Self {
+        let mut span = Self::plain(text);
+        span.cut(WIDEST_NAME);
+        span
+    }
+
+    pub(super) fn styled(self, style: Style) -> Self {
+        Self { style, ..self }
     }
 
     pub(super) fn plain(text: &str) -> Self {
@@ -67,14 +86,17 @@ impl Span {
         }
     }
 
-    /// Without spaces that could be taken for the gap between two columns.
+    /// Without anything that could be taken for the gap between two columns, by a person or by awk: of all that looks
+    /// blank, a single space between two words is left.
     pub(super) fn no_gaps(&mut self) {
         let last = self.text.chars().count();
         let mut before = ' ';
         let mut text = String::with_capacity(self.text.len());
         for (number, char) in self.text.chars().enumerate() {
-            if char == ' ' && (before == ' ' || number + 1 == last) {
-                text.push_str("\\u{20}");
+            let between_words = char == ' ' && before != ' ' && number + 1 < last;
+            if is_blank(char) && !between_words {
+                // Writing to a String cannot fail.
+                write!(text, "{}", char.escape_unicode()).ok();
             } else {
                 text.push(char);
             }
@@ -176,6 +198,11 @@ fn steers(char: char) -> bool {
             | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
+/// Spaces of all widths, and the Braille pattern without a dot.
+fn is_blank(char: char) -> bool {
+    char.is_whitespace() || char == '\u{2800}'
+}
+
 /// As short as it says enough: 250ms, 12s, 4m10s, 2h5m, 3d4h.
 pub(super) fn span(span: Duration) -> String {
     let seconds = span.as_secs();
@@ -260,6 +287,35 @@ mod tests {
             assert_eq!(span.text, cut, "{text} at {width}");
             assert!(span.width() <= width);
         }
+    }
+
+    #[test]
+    fn nothing_blank_is_left_in_a_cell_but_a_single_space_between_words() {
+        for (text, cell) in [
+            ("a b", "a b"),
+            (" a  b ", "\\u{20}a \\u{20}b\\u{20}"),
+            ("請求\u{3000}書", "請求\\u{3000}書"),
+            ("a\u{a0}b", "a\\u{a0}b"),
+            ("a\u{2003}b\u{202f}c", "a\\u{2003}b\\u{202f}c"),
+            ("\u{2800}", "\\u{2800}"),
+        ] {
+            let mut span = Span::plain(text);
+            span.no_gaps();
+            assert_eq!(span.text, cell);
+        }
+    }
+
+    #[test]
+    fn no_text_and_no_name_is_wider_than_anybody_reads() {
+        let huge = "書".repeat(1_000_000);
+        assert_eq!(
+            Span::plain(&huge).width(),
+            4095,
+            "an ellipsis, and no half of a character"
+        );
+        assert_eq!(Span::name(&huge).width(), 255);
+        let name = "x".repeat(255);
+        assert_eq!(Span::name(&name).text, name);
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod source;
 pub mod status;
 pub mod verify;
 
-pub use self::source::Environment;
+pub use self::source::{Environment, arguments};
 pub use crate::report::Verbosity;
 use crate::store::Connection;
 
@@ -85,6 +85,7 @@ const KEEP_LIMIT: u32 = 1000;
 /// come from.
 pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
     let sources = Sources(environment);
+    let typed = named(typed, &sources)?;
     refuse_option_as_command(&typed.command)?;
     let records = &typed.records;
     let keep = |text: &str| whole_number(text, KEEP_LIMIT);
@@ -96,7 +97,10 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         status,
     )?;
     let prefix = place::prefix(&typed.place, &sources)?;
-    let place = place::named(&prefix, &typed.name, &typed.place, &sources)?;
+    let place = match &typed.name {
+        Some(name) => place::named(&prefix, name, &typed.place, &sources)?,
+        None => place::keyed(&prefix, &typed.place, &sources)?,
+    };
     let asked = asked(&typed.holding, &sources)?;
     let connection = connection::resolve(&typed.connection, &sources)?;
     let holder = records::holder(&typed.command, records, &sources)?;
@@ -123,6 +127,21 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         report: report(records.report.as_deref(), &sources)?,
         command: typed.command,
     })
+}
+
+/// Behind a `--` that stands before NAME there is a NAME all the same, unless the lock is one at a key: then all is the
+/// command.
+fn named(mut typed: cli::Run, sources: &Sources) -> Result<cli::Run, Failure> {
+    if typed.name.is_none() && sources.find("lock-key", typed.place.lock_key.as_deref()).is_none() {
+        if typed.command.len() < 2 {
+            return Err(Failure::new(
+                FailureKind::Usage,
+                "the following required arguments were not provided: <NAME>; see meshlock run --help",
+            ));
+        }
+        typed.name = Some(typed.command.remove(0));
+    }
+    Ok(typed)
 }
 
 /// clap takes an unknown option between NAME and COMMAND for the command: a misspelt one would be found out only

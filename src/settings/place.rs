@@ -29,6 +29,12 @@ pub(super) fn named(prefix: &str, name: &OsStr, typed: &cli::Place, sources: &So
     Ok(shared(prefix, Some(&place.name), typed, sources)?.unwrap_or(place))
 }
 
+/// The lock at `--lock-key`, called by that.
+pub(super) fn keyed(prefix: &str, typed: &cli::Place, sources: &Sources) -> Result<Place, Failure> {
+    let missing = || Failure::new(FailureKind::Usage, "neither a lock's name nor --lock-key is given");
+    shared(prefix, None, typed, sources)?.ok_or_else(missing)
+}
+
 /// The lock at `--lock-key`, where that is given; without a name it is called by its key.
 pub(super) fn shared(
     prefix: &str,

@@ -30,6 +30,11 @@ impl Environment {
     }
 }
 
+/// The words of the call, as they were typed.
+pub fn arguments() -> Vec<OsString> {
+    env::args_os().collect()
+}
+
 impl<N: Into<OsString>, V: Into<OsString>> FromIterator<(N, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
         Self(

@@ -7,6 +7,7 @@ use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::{ForkResult, Pid};
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
@@ -37,6 +38,17 @@ extern "C" fn note_start() {
         if unsafe { libc::fcntl(i32::from(fd), libc::F_GETFD) } == -1 {
             WERE_CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
         }
+    }
+}
+
+/// Has a standard output that was closed refuse what is written, as it would have: Rust's runtime has put a /dev/null
+/// there that takes all, and what we were asked for would be lost without a word.
+pub fn keep_stdout_closed() {
+    if WERE_CLOSED.load(Ordering::Relaxed) & (1 << libc::STDOUT_FILENO) != 0
+        && let Ok(unwritable) = File::open("/dev/null")
+    {
+        // Where that fails it is as before.
+        nix::unistd::dup2_stdout(unwritable).ok();
     }
 }
 

@@ -119,7 +119,8 @@ pub(crate) fn hostile() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn shown(text: &str) -> String {
-    text.chars().take(1000).collect()
+    let cut: String = text.chars().take(1000).collect();
+    if cut == text { cut } else { cut + "…" }
 }
 
 #[test]

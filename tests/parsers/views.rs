@@ -5,7 +5,7 @@ use crate::{MEGABYTE, holds, keeps_pace, text};
 use meshlock::lock::keys::{Kind, Place};
 use meshlock::lock::protocol::Protocol;
 use meshlock::lock::record::{FORMAT, Freeze, Holder, Open, Purpose};
-use meshlock::lock::view::{entry, frozen, shown, stale};
+use meshlock::lock::view::{entry, frozen, is_cut, shown, stale};
 use meshlock::rules::TTL_RANGE;
 use meshlock::store::{Answer, Found, Item};
 use proptest::prelude::*;
@@ -72,12 +72,16 @@ fn only_an_earlier_run_that_ended_later_tells_since_when_it_holds() {
 }
 
 #[test]
-fn what_is_shown_is_the_texts_beginning_and_no_more_than_a_thousand_characters() {
+fn what_is_shown_is_the_text_or_its_first_thousand_characters_and_an_ellipsis() {
     holds(150, (text(), 0..120usize), |(text, times)| {
         let text = text.repeat(times);
         let shown = shown(&text);
-        prop_assert!(text.starts_with(&shown));
-        prop_assert_eq!(shown.chars().count(), text.chars().count().min(1000));
+        let cut = text.chars().count() > 1000;
+        prop_assert_eq!(is_cut(&shown), cut);
+        let begin = if cut { shown.strip_suffix('…') } else { Some(&*shown) };
+        let begin = begin.expect("an ellipsis");
+        prop_assert!(text.starts_with(begin));
+        prop_assert_eq!(begin.chars().count(), text.chars().count().min(1000));
         Ok(())
     });
 }

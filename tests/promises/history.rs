@@ -79,10 +79,7 @@ fn the_newest_run_comes_first_and_the_exceptions_can_be_had_alone() {
         .success()
         .stdout;
     let lines: Vec<&str> = table.lines().collect();
-    assert!(
-        lines[0].starts_with("ENDED ") && lines[0].ends_with(" WHY"),
-        "{table}"
-    );
+    assert!(lines[0].starts_with("ENDED ") && lines[0].ends_with(" WHY"), "{table}");
     assert!(
         lines[1].contains("  overrun  ") && lines[3].contains("  ok  "),
         "{table}"
@@ -146,7 +143,12 @@ fn more_runs_than_a_page_holds_are_all_looked_at() {
 #[test]
 fn where_nothing_ran_nothing_is_shown() {
     let etcd = Etcd::shared();
-    assert_eq!(history(etcd, &[&unique("none")]), [Value::Null; 0]);
+    let none = unique("none");
+    assert_eq!(history(etcd, &[&none]), [Value::Null; 0]);
+    for (arguments, said) in [(&[&*none][..], "no run of"), (&["--failed", &none], "no failed run of")] {
+        let asked = Meshlock::ask(etcd, "history").args(arguments).finish();
+        asked.stderr_line([said, &none, "is recorded"]).success();
+    }
     for wrong in [&["-n", "x"][..], &["a", "b"], &["a,b"]] {
         Meshlock::ask(etcd, "history")
             .args(wrong)

@@ -2,7 +2,7 @@
 //! reads, and whatever lies in etcd cannot break it or steer a terminal.
 
 use crate::harness::etcd::lease_of;
-use crate::harness::{Etcd, Meshlock, Proxy, Running, eventually, meshlock, proc, schema, so, unique};
+use crate::harness::{Etcd, Meshlock, Proxy, Running, Terminal, eventually, meshlock, proc, schema, so, unique};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::process::{Child, Stdio};
@@ -179,7 +179,10 @@ fn a_freeze_is_told_whether_somebody_holds_or_nobody_can() {
     let holder = hold(etcd, &name, &[]);
     etcd.put(&freeze, r#"{"format":1,"by":"ann","reason":"audit"}"#);
     assert_eq!(row(etcd, &name)[1], "held,frozen");
-    assert!(status(etcd, [&name]).contains("by ann: audit"));
+    let text = status(etcd, [&name]);
+    let head = text.lines().next().unwrap_or_default();
+    assert!(head.contains("held by ") && head.contains("frozen"), "{text}");
+    assert!(text.contains("by ann: audit"), "{text}");
     let waiter = wait_behind(etcd, &name, 2, &[]);
     holder.finish().stdout("held\n").success();
     etcd.wait_for_queue(&name, 1);
@@ -193,7 +196,7 @@ fn a_freeze_is_told_whether_somebody_holds_or_nobody_can() {
     Meshlock::ask(etcd, "status")
         .args(["--check", &name])
         .finish()
-        .stderr_line([&name, "nobody holds it", "comes next, once it is thawed"])
+        .stderr_line([&name, "frozen: nobody holds it", "comes next, once it is thawed"])
         .status(75);
     etcd.del(&freeze);
     waiter.finish().success();
@@ -203,6 +206,7 @@ fn a_freeze_is_told_whether_somebody_holds_or_nobody_can() {
         "frozen",
         "with nobody there, and whatever is in it"
     );
+    assert!(status(etcd, [&name]).starts_with(&format!("{name}: frozen")));
     etcd.del(&freeze);
 }
 
@@ -213,7 +217,7 @@ fn what_is_not_meshlocks_is_shown_as_such() {
     let mut other = etcdctl_lock(etcd, &key);
     let text = status(etcd, ["--lock-key", &key]);
     assert!(
-        text.starts_with(&format!("{key}: held by unknown (not meshlock)\n")),
+        text.starts_with(&format!("{key} (--lock-key): held by unknown (not meshlock)\n")),
         "{text}"
     );
     assert!(text.contains("left of a TTL of "), "{text}");
@@ -298,7 +302,8 @@ fn a_run_under_a_key_of_its_own_has_not_vanished() {
     let etcd = Etcd::shared();
     let key = unique("jobs/own");
     let holder = hold(etcd, "deploy", &["--lock-key", &key]);
-    let cells = row(etcd, &key);
+    let row = || row(etcd, &format!("{key} (--lock-key)"));
+    let cells = row();
     assert_eq!((cells[1].as_str(), cells[5].as_str()), ("elsewhere", "0"), "{cells:?}");
     let json: Value = serde_json::from_str(&status(etcd, ["--json"])).expect("JSON");
     let json = json["locks"]
@@ -309,14 +314,9 @@ fn a_run_under_a_key_of_its_own_has_not_vanished() {
     let json = json.expect("the lock");
     assert_eq!((&json["state"], &json["taken"]), (&"elsewhere".into(), &true.into()));
     assert_eq!(json["elsewhere"][0]["who"]["pid"], holder.pid());
-    assert!(status(etcd, ["--lock-key", &key]).starts_with(&format!("{key}: held by ")));
-    assert_eq!(
-        lock(etcd, &key)["state"],
-        "free",
-        "the name is another lock than the key"
-    );
+    assert!(status(etcd, ["--lock-key", &key]).starts_with(&format!("{key} (--lock-key): held by ")));
     holder.finish().stdout("held\n").success();
-    assert_eq!(row(etcd, &key)[1], "free");
+    assert_eq!(row()[1], "free");
 }
 
 #[test]
@@ -456,7 +456,8 @@ fn values_that_do_not_fit_into_one_message_are_no_obstacle() {
         (&json["waiters"], json["runs"].as_array().map(Vec::len)),
         (&3.into(), Some(4))
     );
-    assert_eq!(json["queue"][3]["value"].as_str().map(str::len), Some(1000));
+    let value = json["queue"][3]["value"].as_str().map(|value| value.chars().count());
+    assert_eq!(value, Some(1001), "and an ellipsis");
     for number in 1..=4 {
         assert_eq!(row(&etcd, &format!("large-{number}"))[1], "held");
     }
@@ -512,7 +513,7 @@ fn the_right_to_read_is_enough() {
     Meshlock::ask(&etcd, "history")
         .args(["--user", "eve:secret"])
         .finish()
-        .any_stdout()
+        .stderr_line(["no run is recorded"])
         .success();
     ask(&["--prefix", "other/"])
         .stderr_line(["permission denied"])
@@ -676,6 +677,96 @@ fn one_lock_takes_two_round_trips() {
 }
 
 #[test]
+fn the_last_columns_to_give_way_are_those_that_a_called_person_needs() {
+    let etcd = Etcd::start();
+    let call = format!(
+        "NO_COLOR=1 {} status --endpoints={}",
+        meshlock::binary().display(),
+        etcd.address()
+    );
+    let mut terminal = Terminal::open("bash");
+    terminal.run("stty cols 80 rows 24; export TERM=xterm");
+    let purpose = ["--owner", "team-of-invoices", "--route", "#billing-oncall"];
+    Meshlock::run(&etcd, "billing-of-invoices")
+        .args(purpose)
+        .sh("exit 3")
+        .finish()
+        .status(3);
+    let holder = hold(&etcd, "billing-of-invoices", &purpose);
+    let shown = terminal.run(&call);
+    let (header, row) = shown.split_once('\n').expect("two lines");
+    for column in ["NAME", "STATE", "HOLDER", "FOR", "WAITERS", "LAST", "ROUTE"] {
+        assert!(header.contains(column), "{column} in\n{shown}");
+    }
+    assert!(row.contains("exit(3)") && row.contains("#billin"), "{shown}");
+    holder.finish().stdout("held\n").success();
+    let shown = terminal.run(&call);
+    assert!(
+        shown.contains("OWNER") && shown.contains("AGO"),
+        "nobody is to be called: {shown}"
+    );
+}
+
+#[test]
+fn what_vanished_is_shown_with_how_long_ago_and_when_it_started() {
+    let etcd = Etcd::start();
+    let entry = vanish(&etcd, "gone", &["--ttl", "60"]);
+    etcd.revoke(&entry);
+    let text = status(&etcd, ["gone"]);
+    let (_, table) = text.split_once("\nvanished").expect("the table");
+    let cells = |number: usize| -> Vec<String> {
+        let line = table.lines().nth(number).expect("a line");
+        let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+        cells.map(ToOwned::to_owned).collect()
+    };
+    let (titles, row) = (cells(1), cells(2));
+    let cell = |title: &str| &row[titles.iter().position(|other| other == title).expect(title)];
+    assert!(cell("STARTED").ends_with('Z') && cell("AGO").ends_with('s'), "{text}");
+    assert_eq!(cell("DELAY"), "6s", "a tenth of the TTL: {text}");
+}
+
+#[test]
+fn a_standard_output_that_is_closed_is_a_failure() {
+    let etcd = Etcd::start();
+    let endpoints = format!("--endpoints={}", etcd.address());
+    etcd.put("meshlock/log/a/0000000000000001", "{}");
+    for arguments in [
+        "status --json",
+        "status",
+        "status a",
+        "status --prometheus",
+        "status --watch",
+        "history",
+        "history --json",
+        "doctor",
+        "doctor --json",
+    ] {
+        unwritable(&format!("{arguments} {endpoints}"), ">&-", "Bad file");
+    }
+    for arguments in ["--help", "--version", "run --help", "status -h"] {
+        unwritable(arguments, ">&-", "Bad file");
+        unwritable(arguments, ">/dev/full", "No space left");
+    }
+    let script = format!("{} status --check a {endpoints} >&-", meshlock::binary().display());
+    let said = meshlock::plain(&["sh", "-c", &script].map(Into::into))
+        .output()
+        .expect("sh");
+    assert_eq!(said.status.code(), Some(0), "it has nothing to write");
+}
+
+#[track_caller]
+fn unwritable(arguments: &str, to: &str, why: &str) {
+    let script = format!("{} {arguments} {to}", meshlock::binary().display());
+    let output = meshlock::plain(&["sh", "-c", &script].map(Into::into))
+        .output()
+        .expect("sh");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let line = format!("meshlock: standard output cannot be written: {why}");
+    assert!(said.starts_with(&line) && said.lines().count() == 1, "{script}: {said}");
+    assert_eq!(output.status.code(), Some(78), "{script}");
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let etcd = Etcd::start();
     for number in 0..400 {
@@ -694,18 +785,9 @@ fn a_reader_that_goes_away_is_no_error() {
             (Some(0), "")
         );
     }
-    let script = format!(
-        "{} status --endpoints={} >/dev/full",
-        meshlock::binary().display(),
-        etcd.address()
+    unwritable(
+        &format!("status --endpoints={}", etcd.address()),
+        ">/dev/full",
+        "No space left",
     );
-    let output = meshlock::plain(&["sh", "-c", &script].map(Into::into))
-        .output()
-        .expect("sh");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        said.starts_with("meshlock: standard output cannot be written: No space left"),
-        "{said}"
-    );
-    assert_eq!(output.status.code(), Some(78));
 }

@@ -1,8 +1,9 @@
 //! `meshlock status --watch` draws anew at each change, and leaves the terminal as it found it.
 
 use crate::harness::pty::CTRL_C;
-use crate::harness::{Etcd, Meshlock, Terminal, eventually, meshlock, so, unique};
+use crate::harness::{Etcd, Meshlock, Proxy, Terminal, eventually, meshlock, so, unique};
 use nix::sys::signal::Signal;
+use std::collections::BTreeSet;
 use std::process::Stdio;
 
 fn at_a_terminal(size: &str) -> Terminal {
@@ -115,6 +116,51 @@ fn on_a_pipe_one_picture_follows_the_other_until_the_reader_goes() {
         .status()
         .expect("bash");
     assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn the_ttl_is_asked_for_again_while_nothing_else_changes() {
+    let etcd = Etcd::start();
+    // Nobody renews it, so that it can be seen to run down.
+    let lease = etcd.etcdctl(&["lease", "grant", "600"]);
+    let lease = lease.split(' ').nth(1).expect("an id");
+    etcd.etcdctl(&["put", &format!("--lease={lease}"), "meshlock/lock/billing/1f", ""]);
+    let call = format!(
+        "NO_COLOR=1 {} status --watch --endpoints={}",
+        meshlock::binary().display(),
+        etcd.address()
+    );
+    for arguments in ["billing", "--ttl-left"] {
+        let mut terminal = at_a_terminal("cols 100 rows 24");
+        terminal.line(&format!("{call} {arguments}"));
+        eventually("two different TTLs", || {
+            let screen = terminal.screen();
+            let left = screen.split_whitespace().filter(|word| word.starts_with("9m"));
+            so(left.collect::<BTreeSet<_>>().len() > 1)
+        });
+        terminal.keys(CTRL_C);
+        terminal.expect_prompt();
+    }
+}
+
+#[test]
+fn an_etcd_that_hangs_is_said() {
+    let etcd = Etcd::start();
+    let port = etcd.address().rsplit(':').next().and_then(|port| port.parse().ok());
+    let proxy = Proxy::to(port.expect("a port"));
+    Meshlock::run(&etcd, "billing").finish().success();
+    let mut watcher = Meshlock::ask_at(proxy.endpoint(), "status")
+        .args(["--watch", "billing"])
+        .start();
+    watcher.wait_for_stdout("billing: free");
+    proxy.hold();
+    // Our own word, and not that of the connection, which takes three times as long.
+    watcher.wait_for_stdout("this may be old: no answer within 2 s");
+    proxy.heal();
+    etcd.put("meshlock/freeze/billing", r#"{"format":1,"by":"ann"}"#);
+    watcher.wait_for_stdout("by ann");
+    watcher.signal(Signal::SIGINT);
+    watcher.finish().any_stdout().signaled(Signal::SIGINT);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //! field is always there, so that readers need not tell absent from null. Knows nothing of how they were read.
 
 use super::super::text::{json, stamp};
-use crate::lock::board::{Board, Entry, Life, Lock, Mark, Opened, Ran};
+use crate::lock::board::{Ask, Board, Entry, Frozen, Life, Lock, Mark, Namesake, Opened, Ran, StrayAsk, Unread};
 use crate::lock::record::{Holder, Run};
+use crate::lock::view::is_cut;
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 
@@ -22,6 +23,8 @@ struct Status<'a> {
 #[derive(Serialize)]
 struct LockJson<'a> {
     name: &'a str,
+    lock_key: Option<&'a str>,
+    lock_key_in_use: bool,
     key: &'a str,
     state: &'static str,
     taken: bool,
@@ -37,6 +40,25 @@ struct LockJson<'a> {
     last_run: Option<RunJson<'a>>,
     runs: Option<Vec<RunJson<'a>>>,
     marks: Option<Vec<MarkJson<'a>>>,
+    /// Asks that concern none of the entries; `None` in an overview.
+    stray_asks: Option<Vec<StrayJson<'a>>>,
+    unread: UnreadJson,
+}
+
+/// How many more there are than are told.
+#[derive(Serialize)]
+struct UnreadJson {
+    queue: Option<usize>,
+    vanished: usize,
+    runs: Option<usize>,
+    marks: Option<usize>,
+    stray_asks: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct StrayJson<'a> {
+    key: &'a str,
+    asked: Option<AskedJson<'a>>,
 }
 
 #[derive(Serialize)]
@@ -51,6 +73,7 @@ struct EntryJson<'a> {
     who: Option<WhoJson<'a>>,
     /// Of an entry that is not meshlock's.
     value: Option<&'a str>,
+    value_cut: bool,
     asked: Option<AskedJson<'a>>,
 }
 
@@ -69,6 +92,8 @@ struct WhoJson<'a> {
     route: Option<&'a str>,
     expect: Option<&'a str>,
     tries: Option<u32>,
+    /// Some text of it is longer, and ends in an ellipsis here.
+    cut: bool,
 }
 
 #[derive(Serialize)]
@@ -76,6 +101,7 @@ struct FrozenJson<'a> {
     key: &'a str,
     by: &'a str,
     reason: &'a str,
+    cut: bool,
 }
 
 #[derive(Serialize)]
@@ -83,6 +109,7 @@ struct AskedJson<'a> {
     kind: &'a str,
     by: &'a str,
     reason: &'a str,
+    cut: bool,
 }
 
 #[derive(Serialize)]
@@ -104,6 +131,7 @@ struct NoticedJson<'a> {
 #[derive(Serialize)]
 struct RunJson<'a> {
     name: &'a str,
+    lock_key: Option<&'a str>,
     key: &'a str,
     /// [`crate::outcome::Outcome::name`], or vanished; `None` where the record is not meshlock's.
     result: Option<&'a str>,
@@ -123,6 +151,7 @@ struct RunJson<'a> {
 struct MarkJson<'a> {
     name: &'a str,
     value: &'a str,
+    cut: bool,
 }
 
 #[derive(Serialize)]
@@ -157,6 +186,8 @@ fn lock(lock: &Lock, now: SystemTime) -> LockJson<'_> {
     let whole = lock.marks.is_some();
     LockJson {
         name: &lock.name,
+        lock_key: lock.lock_key.as_deref(),
+        lock_key_in_use: lock.namesake == Some(Namesake::InUse),
         key: &lock.key,
         state: lock.state().word(),
         taken: lock.is_taken(),
@@ -165,16 +196,55 @@ fn lock(lock: &Lock, now: SystemTime) -> LockJson<'_> {
         waiters: lock.waiters(),
         holder: lock.holder().map(entry),
         queue: whole.then(|| lock.queue.iter().map(entry).collect()),
-        frozen: lock.frozen.as_ref().map(|frozen| FrozenJson {
-            key: &frozen.key,
-            by: &frozen.by,
-            reason: &frozen.reason,
-        }),
+        frozen: lock.frozen.as_ref().map(frozen),
         vanished: lock.vanished().map(|each| open(lock, each)).collect(),
         elsewhere: lock.elsewhere().map(|each| open(lock, each)).collect(),
         last_run: lock.runs.first().map(run),
         runs: whole.then_some(runs),
         marks: lock.marks.as_ref().map(|marks| marks.iter().map(mark).collect()),
+        stray_asks: whole.then(|| lock.stray_asks.iter().map(stray).collect()),
+        unread: unread(lock, whole),
+    }
+}
+
+fn unread(lock: &Lock, whole: bool) -> UnreadJson {
+    let Unread {
+        opens,
+        runs,
+        marks,
+        asks,
+    } = lock.unread;
+    UnreadJson {
+        queue: whole.then_some(lock.length - lock.queue.len()),
+        vanished: opens,
+        runs: whole.then_some(runs),
+        marks: whole.then_some(marks),
+        stray_asks: whole.then_some(asks),
+    }
+}
+
+fn frozen(frozen: &Frozen) -> FrozenJson<'_> {
+    FrozenJson {
+        key: &frozen.key,
+        by: &frozen.by,
+        reason: &frozen.reason,
+        cut: is_cut(&frozen.by) || is_cut(&frozen.reason),
+    }
+}
+
+fn asked(ask: &Ask) -> AskedJson<'_> {
+    AskedJson {
+        kind: &ask.kind,
+        by: &ask.by,
+        reason: &ask.reason,
+        cut: [&ask.kind, &ask.by, &ask.reason].into_iter().any(|text| is_cut(text)),
+    }
+}
+
+fn stray(stray: &StrayAsk) -> StrayJson<'_> {
+    StrayJson {
+        key: &stray.key,
+        asked: stray.ask.as_ref().map(asked),
     }
 }
 
@@ -197,11 +267,8 @@ fn entry(entry: &Entry) -> EntryJson<'_> {
         ttl_seconds: granted.map(|granted| granted.as_secs()),
         who: entry.holder.as_ref().map(who),
         value: entry.holder.is_none().then_some(&entry.value),
-        asked: entry.asked.as_ref().map(|ask| AskedJson {
-            kind: &ask.kind,
-            by: &ask.by,
-            reason: &ask.reason,
-        }),
+        value_cut: is_cut(&entry.value),
+        asked: entry.asked.as_ref().map(asked),
     }
 }
 
@@ -221,6 +288,7 @@ fn who(holder: &Holder) -> WhoJson<'_> {
         route: purpose.route.as_deref(),
         expect: purpose.expect.as_deref(),
         tries: purpose.tries,
+        cut: holder.texts().any(|text| is_cut(text)),
     }
 }
 
@@ -228,6 +296,7 @@ fn mark(mark: &Mark) -> MarkJson<'_> {
     MarkJson {
         name: &mark.name,
         value: &mark.value,
+        cut: is_cut(&mark.name) || is_cut(&mark.value),
     }
 }
 
@@ -246,6 +315,7 @@ fn run(ran: &Ran) -> RunJson<'_> {
     let run = ran.run.as_ref();
     RunJson {
         name: &ran.name,
+        lock_key: ran.lock_key.as_deref(),
         key: &ran.key,
         result: run.map(|run| run.ended.result.as_str()),
         status: run.and_then(|run| run.ended.status),
@@ -259,6 +329,9 @@ fn run(ran: &Ran) -> RunJson<'_> {
             kind: &asked.kind,
             by: &asked.by,
             reason: &asked.reason,
+            cut: [&asked.kind, &asked.by, &asked.reason]
+                .into_iter()
+                .any(|text| is_cut(text)),
         }),
         noticed: run.and_then(|run| run.noticed.as_ref()).map(|noticed| NoticedJson {
             at: run.and_then(Run::noticed).map(stamp),

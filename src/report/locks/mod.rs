@@ -13,7 +13,7 @@ pub use self::prometheus::prometheus;
 
 use super::table::NOTHING;
 use super::text::{Line, Span, Style};
-use crate::lock::board::{Board, Lock, Ran, State};
+use crate::lock::board::{Board, Lock, Namesake, Ran, State};
 use crate::lock::record::{Holder, Run};
 use std::time::SystemTime;
 
@@ -45,6 +45,28 @@ pub fn head(lock: &Lock, now: SystemTime) -> String {
 /// A line beside the locks, on what is wrong.
 pub fn note(text: &str) -> Line {
     vec![Span::new(text, Style::Warning)]
+}
+
+/// Beside a lock by name: that the key of the same text is another one, and is known.
+pub fn namesake(lock: &Lock) -> Option<String> {
+    let known = match lock.namesake? {
+        Namesake::InUse => "is in use",
+        Namesake::Recorded if lock.is_unknown() => "has runs recorded",
+        Namesake::Recorded => return None,
+    };
+    Some(format!(
+        "the key of that name is another lock, and it {known}: look with meshlock status --lock-key {}",
+        typed(&lock.name)
+    ))
+}
+
+/// As a shell takes it for one word.
+fn typed(text: &str) -> String {
+    let plain = |char: char| char.is_alphanumeric() || "_-./:@%+=".contains(char);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// What stands for a holder that is not meshlock's, or of a later format.

@@ -3,7 +3,7 @@
 use super::super::table::{Column, Yields, column, table};
 use super::super::text::{Line, Span, Style, age, span, stamp};
 use super::{NOTHING, result, state, who};
-use crate::lock::board::{Board, Life, Lock, State};
+use crate::lock::board::{Board, Life, Lock, Ran, State};
 use crate::lock::record::Run;
 use std::time::SystemTime;
 
@@ -15,17 +15,29 @@ const COLUMNS: &[Column] = &[
     column("SINCE", false, Yields::Goes(7)),
     column("FOR", true, Yields::Never),
     column("WAITERS", true, Yields::Never),
-    column("TTL", true, Yields::Goes(3)),
+    column("TTL", true, Yields::Goes(5)),
     column("LAST", false, Yields::Never),
     column("AGO", true, Yields::Goes(2)),
     column("ENDED", false, Yields::Goes(8)),
-    column("OWNER", false, Yields::Goes(5)),
-    column("ROUTE", false, Yields::Goes(6)),
+    column("OWNER", false, Yields::ToThenGoes(8, 3)),
+    column("ROUTE", false, Yields::ToThenGoes(8, 4)),
 ];
 
+/// Where that is: on a narrow screen one of the last to go, while somebody is to be called.
+const ROUTE: usize = 11;
+
 pub(super) fn lines(board: &Board, now: SystemTime, width: Option<usize>) -> Vec<Line> {
+    let mut columns = COLUMNS.to_vec();
+    if board.locks.iter().any(somebody_is_to_be_called) {
+        columns[ROUTE].yields = Yields::ToThenGoes(8, 1);
+    }
     let rows = board.locks.iter().map(|lock| row(lock, now)).collect();
-    table(COLUMNS, rows, width)
+    table(&columns, rows, width)
+}
+
+/// For want of a good end.
+fn somebody_is_to_be_called(lock: &Lock) -> bool {
+    lock.state() == State::Vanished || lock.runs.first().is_some_and(Ran::failed)
 }
 
 /// For how long at most, in the largest unit: more would look like knowledge.
@@ -64,7 +76,7 @@ fn row(lock: &Lock, now: SystemTime) -> Vec<Span> {
         .or_else(|| last.and_then(|ran| ran.run.as_ref()).map(|run| &run.holder))
         .map(|holder| &holder.purpose);
     vec![
-        Span::plain(&lock.name),
+        Span::name(&lock.called()),
         Span::new(&state_text, state_style),
         Span::plain(&if somebody { who(holder) } else { NOTHING.to_owned() }),
         cell(since.or(gone_since).map(stamp)),

@@ -3,8 +3,8 @@
 
 use super::super::table::{Column, Yields, column, table};
 use super::super::text::{Line, Span, Style, age, span, stamp};
-use super::{NOTHING, history, result, state, who, why};
-use crate::lock::board::{Ask, Entry, Life, Lock, Opened, State};
+use super::{NOTHING, history, namesake, result, state, typed, who, why};
+use crate::lock::board::{Ask, Entry, Life, Lock, Mark, Opened, State, StrayAsk};
 use crate::lock::record::Holder;
 use std::time::SystemTime;
 
@@ -15,6 +15,7 @@ const LABEL: usize = 9;
 
 pub(super) fn lines(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
     let mut lines = vec![head(lock, now)];
+    lines.extend(namesake(lock).map(|text| vec![Span::plain("  "), Span::new(&text, Style::Warning)]));
     match (lock.state(), lock.queue.first()) {
         (State::Held | State::Handover | State::Frozen, Some(first)) => lines.extend(entry(lock, first)),
         (State::Elsewhere, _) => lines.extend(lock.elsewhere().next().map(opened).unwrap_or_default()),
@@ -57,6 +58,7 @@ pub(super) fn lines(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<L
     lines.extend(vanished(lock, now, width));
     lines.extend(runs(lock, now, width));
     lines.extend(marks(lock, width));
+    lines.extend(stray_asks(lock, width));
     lines
 }
 
@@ -72,20 +74,25 @@ pub(super) fn head(lock: &Lock, now: SystemTime) -> Line {
             None => format!("held by {first}"),
         },
         State::Handover => format!("nobody holds it: {first} comes next, after the hand-over delay"),
-        State::Frozen if first.is_empty() => "free, but frozen".to_owned(),
-        State::Frozen => format!("nobody holds it: {first} comes next, once it is thawed"),
+        State::Frozen if first.is_empty() => "frozen: nobody holds it, and nobody starts".to_owned(),
+        State::Frozen => format!("frozen: nobody holds it: {first} comes next, once it is thawed"),
         State::Vanished => "nobody holds it; the last run vanished: its lease ended without a release".to_owned(),
         // An overview does not read queues that lie outside of the prefix.
         State::Elsewhere if lock.marks.is_none() => {
+            let key = lock.lock_key.as_ref().unwrap_or(&lock.name);
             format!(
                 "held under a key of its own: look with meshlock status --lock-key {}",
-                lock.name
+                typed(key)
             )
         }
         State::Elsewhere => "its entry is gone, but its lease lives: it is about to be stopped".to_owned(),
     };
+    let text = match (lock.state(), &lock.frozen) {
+        (State::Frozen, _) | (_, None) => text,
+        (_, Some(_)) => format!("{text}; frozen: nobody starts after that"),
+    };
     vec![
-        Span::new(&lock.name, Style::Strong),
+        Span::name(&lock.called()).styled(Style::Strong),
         Span::plain(": "),
         Span::new(&text, style),
     ]
@@ -213,11 +220,8 @@ fn queue(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
     if rows.is_empty() {
         return Vec::new();
     }
-    let unread = lock.length - lock.queue.len();
     let mut lines = section("waiting", table(QUEUE, rows, inner(width)));
-    if unread > 0 {
-        lines.push(labelled("", &format!("and {unread} more behind them")));
-    }
+    lines.extend(more(lock.length - lock.queue.len(), "behind them"));
     lines
 }
 
@@ -242,12 +246,13 @@ fn waiter(place: usize, entry: &Entry, now: SystemTime) -> Vec<Span> {
 const VANISHED: &[Column] = &[
     column("WHO", false, Yields::To(12)),
     column("PROGRAM", false, Yields::To(8)),
-    column("PID", true, Yields::Goes(2)),
-    column("STARTED", true, Yields::Never),
+    column("PID", true, Yields::Goes(4)),
+    column("AGO", true, Yields::Never),
     column("DELAY", true, Yields::Never),
-    column("OWNER", false, Yields::Goes(3)),
-    column("ROUTE", false, Yields::Goes(4)),
-    column("RECORD", false, Yields::Goes(5)),
+    column("OWNER", false, Yields::ToThenGoes(8, 3)),
+    column("ROUTE", false, Yields::ToThenGoes(8, 2)),
+    column("STARTED", false, Yields::Goes(5)),
+    column("RECORD", false, Yields::Goes(6)),
 ];
 
 fn vanished(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
@@ -262,6 +267,7 @@ fn vanished(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
             Span::plain(&span(open.handover_delay())),
             cell(holder.and_then(|holder| holder.purpose.owner.clone())),
             cell(holder.and_then(|holder| holder.purpose.route.clone())),
+            cell(holder.and_then(Holder::started).map(stamp)),
             Span::plain(&open.key),
         ]
     };
@@ -269,10 +275,17 @@ fn vanished(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
     if rows.is_empty() {
         return Vec::new();
     }
-    section(
+    let mut lines = section(
         "vanished: no release, and no lease any more; the next to start waits for the delay",
         table(VANISHED, rows, inner(width)),
-    )
+    );
+    lines.extend(more(lock.unread.opens, "that were not looked at"));
+    lines
+}
+
+/// That there is more than is shown.
+fn more(unread: usize, what: &str) -> Option<Line> {
+    (unread > 0).then(|| labelled("", &format!("and {unread} more {what}")))
 }
 
 fn runs(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
@@ -280,6 +293,11 @@ fn runs(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
         return Vec::new();
     }
     let mut lines = section("last runs", history::lines(&lock.runs, false, now, inner(width)));
+    let call = match &lock.lock_key {
+        Some(key) => format!("--lock-key {}", typed(key)),
+        None => typed(&lock.name),
+    };
+    lines.extend(more(lock.unread.runs, &format!("in meshlock history {call}")));
     // Nobody else is there to be asked about.
     if let (State::Free | State::Frozen, None, Some(run)) = (
         lock.state(),
@@ -307,8 +325,39 @@ fn marks(lock: &Lock, width: Option<usize>) -> Vec<Line> {
     if marks.is_empty() {
         return Vec::new();
     }
-    let row = |mark: &crate::lock::board::Mark| vec![Span::plain(&mark.name), Span::plain(&mark.value)];
-    section("marks", table(MARKS, marks.iter().map(row).collect(), inner(width)))
+    let row = |mark: &Mark| vec![Span::name(&mark.name), Span::plain(&mark.value)];
+    let mut lines = section("marks", table(MARKS, marks.iter().map(row).collect(), inner(width)));
+    lines.extend(more(lock.unread.marks, "before them"));
+    lines
+}
+
+const STRAY_ASKS: &[Column] = &[
+    column("KIND", false, Yields::To(8)),
+    column("BY", false, Yields::To(8)),
+    column("KEY", false, Yields::Never),
+    column("REASON", false, Yields::Goes(1)),
+];
+
+fn stray_asks(lock: &Lock, width: Option<usize>) -> Vec<Line> {
+    let row = |stray: &StrayAsk| {
+        let said = |field: fn(&Ask) -> &String| stray.ask.as_ref().map_or(NOTHING, |ask| field(ask));
+        vec![
+            Span::plain(said(|ask| &ask.kind)),
+            Span::plain(said(|ask| &ask.by)),
+            Span::plain(&stray.key),
+            Span::plain(said(|ask| &ask.reason)),
+        ]
+    };
+    let rows: Vec<_> = lock.stray_asks.iter().map(row).collect();
+    if rows.is_empty() && lock.unread.asks == 0 {
+        return Vec::new();
+    }
+    let mut lines = section(
+        "asked of nobody: no entry has that lease and token; without effect, and there until the key is deleted",
+        table(STRAY_ASKS, rows, inner(width)),
+    );
+    lines.extend(more(lock.unread.asks, "that were not looked at"));
+    lines
 }
 
 fn section(title: &str, table: Vec<Line>) -> Vec<Line> {

@@ -72,11 +72,20 @@ pub fn prometheus(board: &Board, now: SystemTime) -> String {
         write!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n").ok();
         for lock in &board.locks {
             if let Some(value) = value(lock, now) {
-                writeln!(text, "{name}{{lock=\"{}\"}} {value}", label(&lock.name)).ok();
+                writeln!(text, "{name}{{{}}} {value}", labels(lock)).ok();
             }
         }
     }
     text
+}
+
+/// Which lock: those at a key have another label still, so that no two series are the same.
+fn labels(lock: &Lock) -> String {
+    let name = format!("lock=\"{}\"", label(&lock.name));
+    match &lock.lock_key {
+        Some(key) => format!("{name},lock_key=\"{}\"", label(key)),
+        None => name,
+    }
 }
 
 /// A label's value: backslash, quote and newline have to be escaped; the last is so already.

@@ -2,7 +2,7 @@
 
 use super::super::plain;
 use super::*;
-use crate::lock::board::{Entry, Life};
+use crate::lock::board::{Entry, Life, Unread};
 use std::time::Duration;
 
 fn held(life: Life) -> Board {
@@ -18,13 +18,16 @@ fn held(life: Life) -> Board {
     let lock = Lock {
         name: "a".to_owned(),
         key: "meshlock/lock/a/".to_owned(),
-        verbatim: false,
+        lock_key: None,
+        namesake: None,
         queue: vec![entry],
         length: 1,
         open: Vec::new(),
         frozen: None,
         runs: Vec::new(),
         marks: Some(Vec::new()),
+        stray_asks: Vec::new(),
+        unread: Unread::default(),
     };
     Board {
         cluster: 1,
