@@ -2,6 +2,7 @@
 
 use super::asking::{asking, unwritable};
 use crate::lock::board::Ran;
+use crate::lock::keys::Place;
 use crate::lock::survey;
 use crate::outcome::Failure;
 use crate::report::{Out, Reporter, Verbosity, locks};
@@ -17,11 +18,18 @@ pub fn history(settings: &History) -> Result<u8, Failure> {
         prefix, place, count, ..
     } = settings;
     let wanted = |ran: &Ran| !settings.failed || ran.failed();
-    let runs = asking(&settings.connection, async |etcd| {
-        survey::runs(&etcd, prefix, place.as_ref(), *count, wanted).await
+    let (runs, other) = asking(&settings.connection, async |etcd| {
+        let runs = survey::runs(&etcd, prefix, place.as_ref(), *count, &wanted).await?;
+        // Easily taken for it: the key of the same text.
+        let namesake = place.as_ref().filter(|_| runs.is_empty()).and_then(Place::namesake);
+        let other = match &namesake {
+            Some(_) => survey::runs(&etcd, prefix, namesake.as_ref(), 1, &wanted).await?,
+            None => Vec::new(),
+        };
+        Ok((runs, other.into_iter().next()))
     })?;
     if runs.is_empty() && !settings.json {
-        nothing(settings);
+        nothing(settings, other.as_ref());
         return Ok(0);
     }
     let out = Out::new(settings.looks);
@@ -36,15 +44,17 @@ pub fn history(settings: &History) -> Result<u8, Failure> {
 }
 
 /// A wrong name or prefix must not look like a quiet night.
-fn nothing(settings: &History) {
+fn nothing(settings: &History, other: Option<&Ran>) {
     let what = if settings.failed { "no failed run" } else { "no run" };
     let whose = match &settings.place {
         Some(place) => format!(" of \"{}\"", place.called()),
         None => String::new(),
     };
+    let other = other.map(|ran| format!("; {}", locks::recorded_of_the_key(&ran.name)));
     Reporter::new(Verbosity::Normal).notice(&format!(
-        "{what}{whose} is recorded under \"{}\" in etcd at {}",
+        "{what}{whose} is recorded under \"{}\" in etcd at {}{}",
         settings.prefix,
-        settings.connection.endpoints.join(", ")
+        settings.connection.endpoints.join(", "),
+        other.unwrap_or_default()
     ));
 }

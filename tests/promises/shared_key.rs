@@ -63,6 +63,11 @@ fn who_asks_for_the_name_is_told_that_the_key_is_in_use() {
     let text = ask(&etcd, "status", &["k k"]);
     assert!(text.contains("has runs recorded") && text.contains(command), "{text}");
     assert_eq!(json(&etcd, "status", &["k k"])["locks"][0]["lock_key_in_use"], false);
+    Meshlock::ask(&etcd, "history")
+        .args(["k k"])
+        .finish()
+        .stderr_line(["no run of \"k k\" is recorded", "meshlock history --lock-key 'k k'"])
+        .success();
     Meshlock::run(&etcd, "k k").finish().success();
     let text = ask(&etcd, "status", &["k k"]);
     assert!(!text.contains(command), "the name has a life of its own: {text}");

@@ -60,6 +60,14 @@ pub fn namesake(lock: &Lock) -> Option<String> {
     ))
 }
 
+/// The same where runs were looked for.
+pub fn recorded_of_the_key(key: &str) -> String {
+    format!(
+        "there are runs under the key of that name: look with meshlock history --lock-key {}",
+        typed(key)
+    )
+}
+
 /// As a shell takes it for one word.
 fn typed(text: &str) -> String {
     let plain = |char: char| char.is_alphanumeric() || "_-./:@%+=".contains(char);
