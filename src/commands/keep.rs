@@ -165,6 +165,9 @@ impl Loop {
             if let Some(event) = self.next().await {
                 self.step(event);
             }
+            for line in self.queue.notices() {
+                self.tell(FromKeeper::Notice(line));
+            }
         }
         self.end().await;
     }

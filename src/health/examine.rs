@@ -10,9 +10,6 @@ use std::fs;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// A server that does not want our certificate says so, but where it has hung up before we ask, that is lost.
-const TRIES: usize = 5;
-
 /// Asks every endpoint after itself, and after what we may do there: read and write below each of the prefixes.
 pub async fn examine(connection: &Connection, prefixes: &[String]) -> Facts {
     let mut asked = JoinSet::new();
@@ -55,12 +52,7 @@ async fn endpoint(connection: Connection, prefixes: &[String]) -> Endpoint {
 
 async fn look(connection: &Connection, prefixes: &[String], found: &mut Endpoint) {
     let etcd = Etcd::alone(connection.clone());
-    for _ in 0..TRIES {
-        introduce(&etcd, &mut found.member).await;
-        if !matches!(found.member, Err(Fault::Unreachable { .. })) || connection.tls.is_none() {
-            break;
-        }
-    }
+    introduce(&etcd, &mut found.member).await;
     if let Err(denied @ (Fault::Denied { .. } | Fault::Config { .. })) = &found.member
         && connection.user.is_some()
     {

@@ -102,7 +102,6 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
     let holder = records::holder(&typed.command, records, &sources)?;
     Ok(Run {
         reach: held::reach(&typed.connection, &sources, &connection),
-        connection,
         place,
         prefix,
         wait: wait(&typed.waiting, &sources)?,
@@ -117,7 +116,8 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         outer_leases: outer_leases(environment),
         outer_holds: held::around(environment),
         verbosity: verbosity(&typed.output, &sources)?,
-        warnings: misspelt::warnings(environment),
+        warnings: [misspelt::warnings(environment), connection.warnings.clone()].concat(),
+        connection,
         dumb_terminal: looks::is_dumb(environment),
         // Last, since a FIFO's reader is told by it that we are there.
         report: report(records.report.as_deref(), &sources)?,

@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod auth;
 mod connection;
 mod contention;
 mod doctor;
@@ -24,6 +25,7 @@ mod settings;
 mod signals;
 mod status;
 mod terminal;
+mod tls;
 mod tree;
 mod verify;
 mod waiting_line;
