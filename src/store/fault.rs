@@ -123,7 +123,7 @@ fn of_status(endpoint: &str, status: &Status) -> Fault {
     }
     match status.code() {
         Code::PermissionDenied => Fault::Denied {
-            why: format!("{endpoint}: permission denied: check the user's rights on the prefix"),
+            why: format!("{endpoint}: permission denied: meshlock doctor tells what is to be granted"),
         },
         Code::Unauthenticated => Fault::Denied { why },
         Code::Unimplemented => Fault::Config {

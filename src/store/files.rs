@@ -111,7 +111,7 @@ fn contents(path: &Path, within: Option<Duration>) -> io::Result<Vec<u8>> {
                 &mut readable,
                 PollTimeout::try_from(millis).unwrap_or(PollTimeout::ZERO),
             ) {
-                Ok(0) if left.is_zero() => {
+                Ok(0) => {
                     return Err(io::Error::other(format!(
                         "nobody has written it, and closed it, within {} s (--dial-timeout)",
                         within.as_secs_f64()

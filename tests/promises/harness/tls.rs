@@ -198,6 +198,21 @@ pub(crate) fn traditional(key: &Path, kind: &str) -> PathBuf {
     old
 }
 
+/// An RSA key and its public half.
+pub(crate) fn key_pair(private: &Path, public: &Path) {
+    let (private, public) = (private.to_string_lossy(), public.to_string_lossy());
+    openssl(&[
+        "genpkey",
+        "-algorithm",
+        "RSA",
+        "-pkeyopt",
+        "rsa_keygen_bits:2048",
+        "-out",
+        &private,
+    ]);
+    openssl(&["rsa", "-in", &private, "-pubout", "-out", &public]);
+}
+
 /// The key once more, behind a password.
 pub(crate) fn encrypted(key: &Path) -> PathBuf {
     let encrypted = key.with_extension("encrypted");
