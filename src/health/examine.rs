@@ -26,6 +26,7 @@ pub async fn examine(connection: &Connection, prefixes: &[String]) -> Facts {
     Facts {
         prefixes: prefixes.to_owned(),
         user: connection.user.as_ref().map(|(name, _)| name.clone()),
+        exposed: connection.exposed.clone(),
         certificate: connection.tls.as_ref().is_some_and(|tls| tls.identity.is_some()),
         endpoints: endpoints.into_iter().map(|(_, endpoint)| endpoint).collect(),
         machine: Machine {

@@ -38,6 +38,10 @@ const HARMLESS: &[&str] = &[
     "WRITE_OUT",
 ];
 
+const UNVERIFIED: &str = "INSECURE_SKIP_TLS_VERIFY";
+const INSTEAD: &str =
+    "give the servers' CA, or their own certificate, by --cacert, and another name by --tls-server-name";
+
 /// Settings that are read from etcdctl's variables too.
 pub(super) const SHARED_WITH_ETCDCTL: &[&str] =
     &["CACERT", "CERT", "DIAL_TIMEOUT", "ENDPOINTS", "KEY", "PASSWORD", "USER"];
@@ -75,7 +79,7 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
         .then(|| files.tls(cacert, cert, key, server_name))
         .transpose()?;
     let (user, password_file) = match files.user(typed, sources)? {
-        Some((user, file)) => (Some(user), file),
+        Some((name, Secret { password, file })) => (Some((name, password)), file),
         None => (None, None),
     };
     let private = tls.iter().filter_map(|tls| tls.identity.as_ref().map(|(_, key)| key));
@@ -83,9 +87,7 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
     Ok(Connection {
         endpoints,
         dial_timeout,
-        warnings: private
-            .map(|file| format!("{file} can be read by every user of this machine: chmod o= it"))
-            .collect(),
+        exposed: private.map(ToString::to_string).collect(),
         tls,
         user,
         password_file,
@@ -95,15 +97,22 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
 /// A variable that would have etcdctl connect otherwise must not be passed over in silence: the lock might be
 /// taken in another cluster than the one that everybody looks at.
 fn refuse_unsupported(sources: &Sources) -> Result<(), Failure> {
+    // A lock from a server that anybody may pretend to be excludes nobody.
+    let ours = format!("MESHLOCK_{UNVERIFIED}");
+    if sources.0.get(&ours).is_some_and(|value| !means_false(value)) {
+        return Err(config(format!(
+            "{ours} is set, which meshlock does not support: {INSTEAD}"
+        )));
+    }
     for (variable, value) in sources.0.iter() {
         let Some(name) = variable.to_str().and_then(|name| name.strip_prefix("ETCDCTL_")) else {
             continue;
         };
         let instead = match name {
-            "INSECURE_SKIP_TLS_VERIFY" if !means_false(value) => "give the servers' CA by --cacert instead",
+            UNVERIFIED if !means_false(value) => INSTEAD,
             // On is etcdctl's default: TLS only by https:// and by TLS files.
             "INSECURE_TRANSPORT" if means_false(value) => "write https:// in the endpoints instead",
-            "INSECURE_SKIP_TLS_VERIFY" | "INSECURE_TRANSPORT" => continue,
+            UNVERIFIED | "INSECURE_TRANSPORT" => continue,
             "DISCOVERY_SRV" | "DISCOVERY_SRV_NAME" => "give the members by --endpoints instead",
             _ if SHARED_WITH_ETCDCTL.contains(&name) || HARMLESS.contains(&name) => continue,
             _ => "unset it",
@@ -222,12 +231,8 @@ impl Files {
 
     /// The name from the first source that has one, and the password from the first that has one: a file, a variable of
     /// its own, or `name:password` where the name is taken from there too; else systemd's credential, or whoever sits at
-    /// the terminal. With the file that the password came from.
-    fn user(
-        &self,
-        typed: &cli::Connection,
-        sources: &Sources,
-    ) -> Result<Option<((String, String), Option<Kept>)>, Failure> {
+    /// the terminal.
+    fn user(&self, typed: &cli::Connection, sources: &Sources) -> Result<Option<(String, Secret)>, Failure> {
         let file = sources.path("password-file", typed.password_file.as_deref());
         let variable = sources.variable("password");
         let Some(user) = sources.find("user", typed.user.as_deref()) else {
@@ -256,32 +261,27 @@ impl Files {
             .into_iter()
             .flatten()
             .min_by_key(|(layer, _)| *layer);
-        let (password, file) = match first {
-            Some((_, Password::File(file))) => self.password_file(&file)?,
+        let secret = match first {
+            Some((_, Password::File(file))) => secret_in(self.read(&file)?)?,
             Some((_, Password::Variable(variable))) => match variable.value.to_str() {
-                Some(password) => (password.to_owned(), None),
+                Some(password) => password.to_owned().into(),
                 None => return Err(variable.source.refuse("is not UTF-8")),
             },
-            Some((_, Password::Inline(password))) => (password.to_owned(), None),
+            Some((_, Password::Inline(password))) => password.to_owned().into(),
             None => match self.credential(sources)? {
-                Some(found) => found,
-                None if sources.0.attended => (asked_for(name)?, None),
+                Some(secret) => secret,
+                None if sources.0.attended => asked_for(name)?.into(),
                 None => return Err(no_password(name)),
             },
         };
-        if password.is_empty() {
+        if secret.password.is_empty() {
             return Err(no_password(name));
         }
-        Ok(Some(((name.to_owned(), password), file)))
-    }
-
-    fn password_file(&self, file: &Found<PathBuf>) -> Result<(String, Option<Kept>), Failure> {
-        let file = self.read(file)?;
-        Ok((credentials::password(&file)?, Some(file)))
+        Ok(Some((name.to_owned(), secret)))
     }
 
     /// What systemd handed to the service that we are part of.
-    fn credential(&self, sources: &Sources) -> Result<Option<(String, Option<Kept>)>, Failure> {
+    fn credential(&self, sources: &Sources) -> Result<Option<Secret>, Failure> {
         let Some(directory) = sources.0.get(CREDENTIALS) else {
             return Ok(None);
         };
@@ -290,8 +290,27 @@ impl Files {
             return Ok(None);
         }
         let file = Kept::read(format!("the credential of {CREDENTIALS}"), path, self.within)?;
-        Ok(Some((credentials::password(&file)?, Some(file))))
+        secret_in(file).map(Some)
     }
+}
+
+/// A password, and the file that it came from.
+struct Secret {
+    password: String,
+    file: Option<Kept>,
+}
+
+impl From<String> for Secret {
+    fn from(password: String) -> Self {
+        Self { password, file: None }
+    }
+}
+
+fn secret_in(file: Kept) -> Result<Secret, Failure> {
+    Ok(Secret {
+        password: credentials::password(&file)?,
+        file: Some(file),
+    })
 }
 
 enum Password<'a> {

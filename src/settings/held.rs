@@ -56,11 +56,13 @@ pub(super) fn around(environment: &Environment) -> Vec<Held> {
     serde_json::from_str(list.unwrap_or_default()).unwrap_or_default()
 }
 
-/// How etcd is reached under these settings. A file whose name is not UTF-8 cannot be told of.
+/// How etcd is reached under these settings. A file whose name is not UTF-8 cannot be told of, and a FIFO has been read.
 pub(super) fn reach(typed: &cli::Connection, sources: &Sources, connection: &Connection) -> Reach {
     let file = |flag, typed: Option<&Path>| {
         let found = sources.path(flag, typed)?;
-        absolute(found.value).ok().filter(|file| file.to_str().is_some())
+        absolute(found.value)
+            .ok()
+            .filter(|file| file.to_str().is_some() && file.is_file())
     };
     let user = connection.user.as_ref().map(|(name, _)| name.clone());
     Reach {

@@ -116,13 +116,20 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         outer_leases: outer_leases(environment),
         outer_holds: held::around(environment),
         verbosity: verbosity(&typed.output, &sources)?,
-        warnings: [misspelt::warnings(environment), connection.warnings.clone()].concat(),
+        warnings: warnings(&connection, environment),
         connection,
         dumb_terminal: looks::is_dumb(environment),
         // Last, since a FIFO's reader is told by it that we are there.
         report: report(records.report.as_deref(), &sources)?,
         command: typed.command,
     })
+}
+
+/// Containers often have such files, and cannot help it: the run goes on.
+fn warnings(connection: &Connection, environment: &Environment) -> Vec<String> {
+    let exposed = connection.exposed.iter();
+    let exposed = exposed.map(|file| format!("{file} can be read by every user of this machine: chmod o= it"));
+    misspelt::warnings(environment).into_iter().chain(exposed).collect()
 }
 
 /// clap takes an unknown option between NAME and COMMAND for the command: a misspelt one would be found out only

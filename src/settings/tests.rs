@@ -455,6 +455,7 @@ fn etcdctls_settings_are_refused_where_they_would_change_the_connection() {
         ("ETCDCTL_INSECURE_SKIP_TLS_VERIFY", "true"),
         ("ETCDCTL_INSECURE_SKIP_TLS_VERIFY", "1"),
         ("ETCDCTL_INSECURE_TRANSPORT", "false"),
+        ("MESHLOCK_INSECURE_SKIP_TLS_VERIFY", "true"),
         ("ETCDCTL_DISCOVERY_SRV", "example.org"),
         ("ETCDCTL_DISCOVERY_SRV_NAME", "x"),
         ("ETCDCTL_AUTH_JWT_TOKEN", "secret"),

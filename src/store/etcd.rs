@@ -3,7 +3,7 @@
 //! bounded and may be repeated. Knows neither queues nor records.
 
 use super::credentials::Credentials;
-use super::secure::{Secure, Trouble, shows_a_certificate};
+use super::secure::{Secure, Trouble, What, Wrong, shows_a_certificate, speaks_plainly};
 use super::wire::{self, Answered, cluster, commit};
 use super::{Alive, Answer, Change, Connection, Fault, Txn, Watched, fault};
 use crate::moment::Moment;
@@ -378,10 +378,10 @@ impl Etcd {
             return Ok(client.clone());
         }
         let url = &self.0.settings.endpoints[at];
-        let channel = self
-            .connect(at)
-            .await
-            .map_err(|error| self.refuted(at, self.explained(at, fault::of_transport(url, &error))))?;
+        let channel = match self.connect(at).await {
+            Ok(channel) => channel,
+            Err(error) => return Err(self.unconnected(at, &error).await),
+        };
         let mut options = ConnectOptions::new().with_require_leader(self.0.require_leader);
         if let Some((user, password)) = self.0.credentials.user() {
             options = options.with_user(user, password);
@@ -406,6 +406,23 @@ impl Etcd {
         let trouble = self.pool().members[at].trouble.clone();
         let secure = Secure::new(self.0.credentials.clone(), trouble);
         endpoint.connect_with_connector(secure).await
+    }
+
+    async fn unconnected(&self, at: usize, error: &tonic::transport::Error) -> Fault {
+        let url = &self.0.settings.endpoints[at];
+        let (trouble, new) = {
+            let pool = self.pool();
+            let member = &pool.members[at];
+            (member.trouble.take(), member.standing == Standing::Unknown)
+        };
+        let fault = match trouble {
+            None => fault::of_transport(url, error),
+            Some(What {
+                error: Wrong::HungUp, ..
+            }) if new && is_plain(url).await => fault::no_tls(url),
+            Some(what) => fault::of_tls(url, &what),
+        };
+        self.refuted(at, fault)
     }
 
     /// The fault of a broken connection by what TLS knows of it, where that is more.
@@ -484,6 +501,14 @@ impl Pool {
             .map(|step| (at + step) % count)
             .find(|&next| self.members[next].standing != Standing::Foreign)
             .unwrap_or(at);
+    }
+}
+
+/// Whether a server that hung up on TLS does so since it speaks none.
+async fn is_plain(url: &str) -> bool {
+    match url.parse() {
+        Ok(uri) => speaks_plainly(uri).await,
+        Err(_) => false,
     }
 }
 

@@ -159,12 +159,13 @@ pub(super) fn of_tls(endpoint: &str, what: &What) -> Fault {
     let tls = &what.tls;
     match &what.error {
         Wrong::File(unusable) => config(unusable.0.clone()),
+        Wrong::HungUp => Fault::Unreachable {
+            why: format!("{endpoint}: it broke off the TLS handshake"),
+        },
         Wrong::NotHttp2 | Wrong::Tls(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
             config("it does not speak etcd's v3 API".to_owned())
         }
-        Wrong::Tls(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
-            config("it does not speak TLS: use http://".to_owned())
-        }
+        Wrong::Tls(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => no_tls(endpoint),
         Wrong::Tls(rustls::Error::InvalidCertificate(error)) => config(their_certificate(endpoint, tls, error)),
         Wrong::Tls(rustls::Error::AlertReceived(alert)) => our_certificate(endpoint, tls, *alert),
         Wrong::Tls(rustls::Error::PeerIncompatible(why)) => {
@@ -173,6 +174,12 @@ pub(super) fn of_tls(endpoint: &str, what: &What) -> Fault {
         Wrong::Tls(error) => Fault::Unreachable {
             why: format!("{endpoint}: {}", plain(&error.to_string())),
         },
+    }
+}
+
+pub(super) fn no_tls(endpoint: &str) -> Fault {
+    Fault::Config {
+        why: format!("{endpoint}: it does not speak TLS: use http://"),
     }
 }
 
@@ -292,16 +299,6 @@ fn of_chain(endpoint: &str, chain: &[String]) -> Fault {
         .find(|text| !text.is_empty())
         .map_or("", String::as_str);
     let cause = cause.lines().next().unwrap_or_default();
-    let config = |what: &str| Fault::Config {
-        why: format!("{endpoint}: {what}"),
-    };
-    let tls = endpoint.starts_with("https://");
-    if tls && says(&["tls handshake eof", "unexpected end of file"]) {
-        return config("it broke off the TLS handshake: if it does not speak TLS, use http://");
-    }
-    if says(&["HTTP/2 was not negotiated"]) {
-        return config("it does not speak etcd's v3 API");
-    }
     if says(&[
         "broken pipe",
         "Broken pipe",

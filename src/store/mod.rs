@@ -18,6 +18,7 @@ use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind};
 use std::fmt;
 use std::time::Duration;
+use zeroize::Zeroize as _;
 
 /// How etcd is reached.
 #[derive(Clone)]
@@ -31,11 +32,24 @@ pub struct Connection {
     pub user: Option<(String, String)>,
     /// Where the password came from, to be read again when etcd does not take it any more.
     pub password_file: Option<Kept>,
-    /// What the user should know of these settings, a line each.
-    pub warnings: Vec<String>,
+    /// The files of ours that every user of this machine can read.
+    pub exposed: Vec<String>,
 }
 
 impl Connection {
+    /// For a process that connects to nobody, and so need not have them in its memory.
+    pub fn forget_secrets(&mut self) {
+        if let Some((_, password)) = &mut self.user {
+            password.zeroize();
+        }
+        if let Some(file) = &mut self.password_file {
+            file.contents.zeroize();
+        }
+        if let Some((_, key)) = self.tls.as_mut().and_then(|tls| tls.identity.as_mut()) {
+            key.contents.zeroize();
+        }
+    }
+
     /// That nobody answered within `dial_timeout`.
     pub fn silent(&self) -> Fault {
         fault::silent(&self.endpoints.join(", "), self.dial_timeout)

@@ -12,7 +12,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -33,6 +33,8 @@ pub(super) enum Wrong {
     /// Ours: a file.
     File(Unusable),
     Tls(rustls::Error),
+    /// It hung up before TLS was spoken.
+    HungUp,
     /// TLS was spoken, but not HTTP/2 within.
     NotHttp2,
 }
@@ -106,9 +108,7 @@ impl Service<Uri> for Secure {
             };
             let mut stream = Remembering {
                 stream: shake_hands(stream, config, name).await.inspect_err(|error| {
-                    if let Some(error) = of_tls(error) {
-                        trouble.remember(Wrong::Tls(error), &tls);
-                    }
+                    trouble.remember(of_tls(error).map_or(Wrong::HungUp, Wrong::Tls), &tls);
                 })?,
                 trouble,
                 tls,
@@ -116,7 +116,7 @@ impl Service<Uri> for Secure {
             };
             if stream.stream.get_ref().1.alpn_protocol() != Some(b"h2") {
                 stream.trouble.remember(Wrong::NotHttp2, &stream.tls);
-                tokio::io::AsyncWriteExt::shutdown(&mut stream).await.ok();
+                stream.shutdown().await.ok();
                 return Err("HTTP/2 was not negotiated".into());
             }
             Ok(TokioIo::new(stream))
@@ -152,6 +152,18 @@ pub(super) async fn shows_a_certificate(uri: Uri) -> bool {
     let refused = shake_hands(stream.into_inner(), Arc::new(config), name).await.err();
     let error = refused.as_ref().and_then(of_tls);
     matches!(error, Some(rustls::Error::InvalidCertificate(_)))
+}
+
+/// Whether a server speaks HTTP/2 without TLS: it answers our first words (RFC 9113, 3.4) with its settings (6.5).
+pub(super) async fn speaks_plainly(uri: Uri) -> bool {
+    const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+    const SETTINGS: u8 = 4;
+    let Ok(stream) = tcp().call(uri).await else {
+        return false;
+    };
+    let mut stream = stream.into_inner();
+    let mut frame = [0; 9];
+    stream.write_all(OPENING).await.is_ok() && stream.read_exact(&mut frame).await.is_ok() && frame[3] == SETTINGS
 }
 
 fn of_tls(error: &io::Error) -> Option<rustls::Error> {

@@ -421,6 +421,21 @@ fn nobody_is_asked_where_nobody_can_answer() {
     );
 }
 
+#[test]
+fn what_has_the_password_leaves_no_core_dump_and_the_command_may() {
+    let mut run = Meshlock::run(Etcd::shared(), unique("core"))
+        .by(["prlimit", "--core=4096:8192"])
+        .stdin(Stdio::piped())
+        .sh("ulimit -c; echo held; read -r _; exit 0")
+        .start();
+    assert!(run.wait_for_stdout("held").starts_with("8\n"), "in blocks of 512 bytes");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", run.keeper())).expect("limits");
+    let core = limits.lines().find(|line| line.starts_with("Max core file size"));
+    let core: Vec<_> = core.expect("a limit").split_whitespace().skip(4).collect();
+    assert_eq!(core, ["0", "0", "bytes"]);
+    run.finish().any_stdout().success();
+}
+
 /// What nobody may find anywhere but where it was put.
 const CANARY: &str = "kanarienvogel-4711";
 
@@ -431,20 +446,17 @@ fn a_password_is_nowhere_to_be_found() {
     etcd.etcdctl(&["user", "add", &format!("bird:{CANARY}")]);
     etcd.etcdctl(&["user", "grant-role", "bird", "locks"]);
     let file = secret(CANARY);
-    let calls: [(&[String], &[(&str, &str)]); 3] = [
-        (&["--user=bird".to_owned(), option("--password-file", &file)], &[]),
-        (&["--user=bird".to_owned()], &[("MESHLOCK_PASSWORD", CANARY)]),
-        (&[], &[("MESHLOCK_USER", &format!("bird:{CANARY}"))]),
+    let run = || Meshlock::run(&etcd, "bird");
+    let calls = [
+        run().args(["--user=bird".to_owned(), option("--password-file", &file)]),
+        run().args(["--user=bird"]).env("MESHLOCK_PASSWORD", CANARY),
+        run().env("MESHLOCK_USER", format!("bird:{CANARY}")),
     ];
-    for (options, variables) in calls {
+    for call in calls {
         let report = directory().join("report");
-        let mut run = Meshlock::run(&etcd, "bird")
-            .args(options)
+        let run = call
             .args(["-v", "--record-args", "--reason=canary"])
             .args([option("--report", &report)]);
-        for (variable, value) in variables {
-            run = run.env(variable, value);
-        }
         let mut run = run
             .stdin(Stdio::piped())
             .sh("env; echo held; read -r _; exit 3")

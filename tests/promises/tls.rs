@@ -134,38 +134,49 @@ fn a_server_with_a_certificate_of_its_own_is_trusted_by_that() {
 #[test]
 fn what_is_wrong_with_a_servers_certificate_is_told() {
     let authority = Authority::new();
-    let issue = |name, change: &dyn Fn(&mut Wanted<'static>)| {
-        let mut wanted = Wanted::default();
-        change(&mut wanted);
-        authority.issue_as(name, wanted)
-    };
+    let usual = Wanted::default;
+    let issue = |name, wanted| authority.issue_as(name, wanted);
     let itself = authority.issue_itself("itself", &["subjectAltName=IP:127.0.0.1"]);
     let cases: Vec<(Identity, &[&str])> = vec![
         (
-            issue("expired", &|wanted| {
-                wanted.valid = ("20200101000000Z", "20200201000000Z")
-            }),
+            issue(
+                "expired",
+                Wanted {
+                    valid: ("20200101000000Z", "20200201000000Z"),
+                    ..usual()
+                },
+            ),
             &["has expired at 2020-02-01T00:00:00Z", "clock"],
         ),
         (
-            issue("early", &|wanted| wanted.valid = ("20980101000000Z", "20990101000000Z")),
+            issue(
+                "early",
+                Wanted {
+                    valid: ("20980101000000Z", "20990101000000Z"),
+                    ..usual()
+                },
+            ),
             &["is not valid before 2098-01-01T00:00:00Z", "clock"],
         ),
         (
-            issue("elsewhere", &|wanted| {
-                wanted.addresses = "DNS:elsewhere.example,IP:10.0.0.1"
-            }),
+            authority.issue_for("elsewhere", "DNS:elsewhere.example,IP:10.0.0.1"),
             &[
                 "is for elsewhere.example, 10.0.0.1, not for 127.0.0.1",
                 "--tls-server-name",
             ],
         ),
         (
-            issue("nameless", &|wanted| wanted.addresses = ""),
+            authority.issue_for("nameless", ""),
             &["is for no name", "subjectAltName"],
         ),
         (
-            issue("client", &|wanted| wanted.usage = "clientAuth"),
+            issue(
+                "client",
+                Wanted {
+                    usage: "clientAuth",
+                    ..usual()
+                },
+            ),
             &["not for servers", "serverAuth"],
         ),
         (authority.issue_version_1("old"), &["version 1"]),
@@ -369,7 +380,7 @@ fn tls_to_a_plain_port_and_plain_to_a_tls_port_are_told() {
     refused(
         Meshlock::run_at(format!("https://{}", etcd.address()), unique("tls")),
         78,
-        &[&etcd.address(), "TLS"],
+        &[&etcd.address(), "it does not speak TLS: use http://"],
     );
     let authority = Authority::new();
     let etcd = secure(&authority, false);
