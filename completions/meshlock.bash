@@ -52,7 +52,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__doctor)
-            opts="-q -v -h --json --quiet --verbose --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --help"
+            opts="-q -v -h --json --quiet --verbose --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -131,6 +131,10 @@ _meshlock() {
                     fi
                     return 0
                     ;;
+                --tls-server-name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --user)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
@@ -161,7 +165,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__history)
-            opts="-n -h --failed --number --json --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --help"
+            opts="-n -h --failed --number --json --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -254,6 +258,10 @@ _meshlock() {
                     fi
                     return 0
                     ;;
+                --tls-server-name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --user)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
@@ -284,7 +292,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__run)
-            opts="-n -w -E -q -v -h --no-wait --wait --conflict-exit-code --ttl --grace --stop-signal --lost-grace --max-runtime --stragglers --release-timeout --report --keep --owner --reason --route --expect --trigger --system --record-args --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --quiet --verbose --help"
+            opts="-n -w -E -q -v -h --no-wait --wait --conflict-exit-code --ttl --grace --stop-signal --lost-grace --max-runtime --stragglers --release-timeout --report --keep --owner --reason --route --expect --trigger --system --record-args --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -501,6 +509,10 @@ _meshlock() {
                     fi
                     return 0
                     ;;
+                --tls-server-name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --user)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
@@ -531,7 +543,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__status)
-            opts="-h --json --prometheus --watch --check --warn-after --ttl-left --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --help"
+            opts="-h --json --prometheus --watch --check --warn-after --ttl-left --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -617,6 +629,10 @@ _meshlock() {
                     fi
                     return 0
                     ;;
+                --tls-server-name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --user)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
@@ -647,7 +663,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__verify)
-            opts="-q -v -h --at-least --quiet --verbose --endpoints --dial-timeout --cacert --cert --key --user --password-file --help"
+            opts="-q -v -h --at-least --quiet --verbose --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -717,6 +733,10 @@ _meshlock() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --tls-server-name)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --user)

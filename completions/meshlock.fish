@@ -57,6 +57,7 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l dial-timeout -
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l cert -d 'The client\'s certificate, PEM' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l key -d 'The client certificate\'s private key, PEM, not encrypted' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l tls-server-name -d 'What the servers\' certificates must be for [default: the host in the endpoint]' -r -f -a "(__fish_print_hostnames)"
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l user -d 'The etcd user' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l password-file -d 'The file with the etcd user\'s password' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s n -l no-wait -d 'Do not wait: if another has the lock, exit at once'
@@ -72,6 +73,7 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l dial-timeou
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l cert -d 'The client\'s certificate, PEM' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l key -d 'The client certificate\'s private key, PEM, not encrypted' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l tls-server-name -d 'What the servers\' certificates must be for [default: the host in the endpoint]' -r -f -a "(__fish_print_hostnames)"
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l user -d 'The etcd user' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l password-file -d 'The file with the etcd user\'s password' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l json -d 'As JSON, in the format of docs/status.schema.json'
@@ -88,6 +90,7 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l dial-timeo
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l cert -d 'The client\'s certificate, PEM' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l key -d 'The client certificate\'s private key, PEM, not encrypted' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l tls-server-name -d 'What the servers\' certificates must be for [default: the host in the endpoint]' -r -f -a "(__fish_print_hostnames)"
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l user -d 'The etcd user' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l password-file -d 'The file with the etcd user\'s password' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l failed -d 'Only runs that did not end as was expected of them'
@@ -99,6 +102,7 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l dial-timeou
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l cert -d 'The client\'s certificate, PEM' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l key -d 'The client certificate\'s private key, PEM, not encrypted' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l tls-server-name -d 'What the servers\' certificates must be for [default: the host in the endpoint]' -r -f -a "(__fish_print_hostnames)"
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l user -d 'The etcd user' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l password-file -d 'The file with the etcd user\'s password' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -s q -l quiet -d 'Say nothing where the lock is not held'
@@ -111,6 +115,7 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l dial-timeou
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l cert -d 'The client\'s certificate, PEM' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l key -d 'The client certificate\'s private key, PEM, not encrypted' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l tls-server-name -d 'What the servers\' certificates must be for [default: the host in the endpoint]' -r -f -a "(__fish_print_hostnames)"
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l user -d 'The etcd user' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l password-file -d 'The file with the etcd user\'s password' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l json -d 'Say it as one JSON object, with the facts'

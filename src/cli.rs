@@ -440,16 +440,25 @@ pub struct Connection {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub key: Option<PathBuf>,
 
+    /// What the servers' certificates must be for [default: the host in the endpoint]
+    ///
+    /// A host name or an IP address: for servers that are reached by another, as through a tunnel or a port that is
+    /// forwarded.
+    #[arg(long, value_name = "NAME", value_hint = ValueHint::Hostname)]
+    pub tls_server_name: Option<OsString>,
+
     /// The etcd user
     ///
     /// As NAME or NAME:PASSWORD. A password on the command line can be seen by every user of this machine: better
-    /// give it by --password-file or by a variable.
+    /// give it by --password-file or by a variable. Where none is given, it is taken from the credential
+    /// meshlock.password of a systemd service, or asked for at the terminal.
     #[arg(long, value_name = "NAME[:PASSWORD]", value_hint = ValueHint::Other)]
     pub user: Option<OsString>,
 
     /// The file with the etcd user's password
     ///
-    /// One closing newline is not part of the password.
+    /// One closing newline is not part of the password. It may be a FIFO, as in --password-file <(pass show etcd), and
+    /// is read again should etcd refuse the password later.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub password_file: Option<PathBuf>,
 }

@@ -14,6 +14,7 @@ use crate::supervise::last_duty::Quarry;
 use crate::supervise::link::{Incoming, Link, Shared};
 use crate::supervise::sys;
 use crate::supervise::tree::Process;
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::{BTreeSet, VecDeque};
@@ -66,6 +67,8 @@ fn prepare(task: &Task) -> Result<(), nix::errno::Errno> {
     nix::sys::signal::SigSet::empty().thread_set_mask()?;
     // Another name than the guardian's: killall and pkill are to hit that one alone.
     sys::set_name(c"mlkeeper");
+    // Passwords and keys are in our memory. Nobody inherits this from us, as the command would from the guardian.
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     nix::unistd::chdir("/")?;
     sys::keep_only(task.link.as_fd())
 }
@@ -164,6 +167,9 @@ impl Loop {
             self.alarm.get_mut().set(due.into_iter().chain(retry).min());
             if let Some(event) = self.next().await {
                 self.step(event);
+            }
+            for line in self.queue.notices() {
+                self.tell(FromKeeper::Notice(line));
             }
         }
         self.end().await;

@@ -82,7 +82,7 @@ fn start(settings: Run, reporter: &Reporter) -> Result<Ran, Failure> {
     })
 }
 
-fn split(settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) -> Result<Ran, Errno> {
+fn split(mut settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) -> Result<Ran, Errno> {
     // Checked with the settings.
     let rules = Rules::as_asked(&settings.asked).map_err(|_| Errno::EINVAL)?;
     let began = Moment::now();
@@ -97,6 +97,7 @@ fn split(settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) 
         keep(settings, policy, rules, me, &strangers, keepers_link, shared);
     };
     drop(keepers_link);
+    settings.connection.forget_secrets();
     sys::catch_continue(keeper);
     nix::sys::prctl::set_child_subreaper(true)?;
     let terminal = has_terminal();

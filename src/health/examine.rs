@@ -10,9 +10,6 @@ use std::fs;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// A server that does not want our certificate says so, but where it has hung up before we ask, that is lost.
-const TRIES: usize = 5;
-
 /// Asks every endpoint after itself, and after what we may do there: read and write below each of the prefixes.
 pub async fn examine(connection: &Connection, prefixes: &[String]) -> Facts {
     let mut asked = JoinSet::new();
@@ -29,6 +26,7 @@ pub async fn examine(connection: &Connection, prefixes: &[String]) -> Facts {
     Facts {
         prefixes: prefixes.to_owned(),
         user: connection.user.as_ref().map(|(name, _)| name.clone()),
+        exposed: connection.exposed.clone(),
         certificate: connection.tls.as_ref().is_some_and(|tls| tls.identity.is_some()),
         endpoints: endpoints.into_iter().map(|(_, endpoint)| endpoint).collect(),
         machine: Machine {
@@ -55,12 +53,7 @@ async fn endpoint(connection: Connection, prefixes: &[String]) -> Endpoint {
 
 async fn look(connection: &Connection, prefixes: &[String], found: &mut Endpoint) {
     let etcd = Etcd::alone(connection.clone());
-    for _ in 0..TRIES {
-        introduce(&etcd, &mut found.member).await;
-        if !matches!(found.member, Err(Fault::Unreachable { .. })) || connection.tls.is_none() {
-            break;
-        }
-    }
+    introduce(&etcd, &mut found.member).await;
     if let Err(denied @ (Fault::Denied { .. } | Fault::Config { .. })) = &found.member
         && connection.user.is_some()
     {

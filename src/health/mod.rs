@@ -16,6 +16,8 @@ pub struct Facts {
     /// Each with its closing slash; a role must be able to read and to write everything below.
     pub prefixes: Vec<String>,
     pub user: Option<String>,
+    /// The files with a password or a key that every user of this machine can read.
+    pub exposed: Vec<String>,
     /// Whether we show a certificate, which may name a user.
     pub certificate: bool,
     pub endpoints: Vec<Endpoint>,

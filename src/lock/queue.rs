@@ -42,6 +42,11 @@ impl Queue {
         &self.0.protocol.place
     }
 
+    /// What the user should know of the way to etcd, each line once.
+    pub fn notices(&self) -> Vec<String> {
+        self.0.store.notices()
+    }
+
     /// [`Protocol::look`].
     pub async fn look(&self) -> Result<View, Fault> {
         let answer = self.0.store.txn(self.0.protocol.look()).await?;

@@ -1,26 +1,28 @@
 //! How etcd is reached: endpoints, TLS files and the user, resolved and checked before anything connects.
-//! What etcd makes of them is `store`'s affair.
+//! What has to be in the files is `store`'s affair, as what etcd makes of them.
 
 use super::source::{Found, Source, Sources, quoted};
 use crate::cli;
 use crate::outcome::{Failure, FailureKind};
-use crate::store::{Connection, Tls};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use crate::report;
+use crate::store::Connection;
+use crate::store::credentials;
+use crate::store::files::{Kept, Unusable};
+use crate::store::tls::Tls;
+use rustls_pki_types::ServerName;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read};
 use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{PathBuf, absolute};
 use std::time::Duration;
 
 const DEFAULT_ENDPOINT: &str = "127.0.0.1:2379";
 const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Larger ones are no certificates and no passwords, but /dev/zero.
-const FILE_LIMIT: u64 = 1 << 20;
+/// Where systemd puts what a service is given by `LoadCredential=meshlock.password:/the/file` (systemd.exec(5)).
+const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
+const CREDENTIAL: &str = "meshlock.password";
 
 /// Variables of etcdctl's that concern its output or its own timing, and not where and as whom it connects.
 const HARMLESS: &[&str] = &[
@@ -35,6 +37,10 @@ const HARMLESS: &[&str] = &[
     "MAX_REQUEST_BYTES",
     "WRITE_OUT",
 ];
+
+const UNVERIFIED: &str = "INSECURE_SKIP_TLS_VERIFY";
+const INSTEAD: &str =
+    "give the servers' CA, or their own certificate, by --cacert, and another name by --tls-server-name";
 
 /// Settings that are read from etcdctl's variables too.
 pub(super) const SHARED_WITH_ETCDCTL: &[&str] =
@@ -62,28 +68,51 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
         .transpose()?
         .unwrap_or(DEFAULT_DIAL_TIMEOUT);
 
+    let server_name = sources
+        .find("tls-server-name", typed.tls_server_name.as_deref())
+        .map(|name| name.read(server_name))
+        .transpose()?;
+
     let encrypted = endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
-    let tls = encrypted.then(|| tls(cacert, cert, key)).transpose()?;
+    let files = Files { within: dial_timeout };
+    let tls = encrypted
+        .then(|| files.tls(cacert, cert, key, server_name))
+        .transpose()?;
+    let (user, password_file) = match files.user(typed, sources)? {
+        Some((name, Secret { password, file })) => (Some((name, password)), file),
+        None => (None, None),
+    };
+    let private = tls.iter().filter_map(|tls| tls.identity.as_ref().map(|(_, key)| key));
+    let private = private.chain(&password_file).filter(|file| file.is_everybodys());
     Ok(Connection {
         endpoints,
         dial_timeout,
+        exposed: private.map(ToString::to_string).collect(),
         tls,
-        user: user(typed, sources)?,
+        user,
+        password_file,
     })
 }
 
 /// A variable that would have etcdctl connect otherwise must not be passed over in silence: the lock might be
 /// taken in another cluster than the one that everybody looks at.
 fn refuse_unsupported(sources: &Sources) -> Result<(), Failure> {
+    // A lock from a server that anybody may pretend to be excludes nobody.
+    let ours = format!("MESHLOCK_{UNVERIFIED}");
+    if sources.0.get(&ours).is_some_and(|value| !means_false(value)) {
+        return Err(config(format!(
+            "{ours} is set, which meshlock does not support: {INSTEAD}"
+        )));
+    }
     for (variable, value) in sources.0.iter() {
         let Some(name) = variable.to_str().and_then(|name| name.strip_prefix("ETCDCTL_")) else {
             continue;
         };
         let instead = match name {
-            "INSECURE_SKIP_TLS_VERIFY" if !means_false(value) => "give the servers' CA by --cacert instead",
+            UNVERIFIED if !means_false(value) => INSTEAD,
             // On is etcdctl's default: TLS only by https:// and by TLS files.
             "INSECURE_TRANSPORT" if means_false(value) => "write https:// in the endpoints instead",
-            "INSECURE_SKIP_TLS_VERIFY" | "INSECURE_TRANSPORT" => continue,
+            UNVERIFIED | "INSECURE_TRANSPORT" => continue,
             "DISCOVERY_SRV" | "DISCOVERY_SRV_NAME" => "give the members by --endpoints instead",
             _ if SHARED_WITH_ETCDCTL.contains(&name) || HARMLESS.contains(&name) => continue,
             _ => "unset it",
@@ -161,86 +190,127 @@ fn endpoint(item: &str, tls_file: Option<&Source>) -> Result<String, String> {
     Ok(format!("{scheme}://{host}:{port}"))
 }
 
-fn tls(
-    cacert: Option<Found<PathBuf>>,
-    cert: Option<Found<PathBuf>>,
-    key: Option<Found<PathBuf>>,
-) -> Result<Tls, Failure> {
-    let cacert = cacert.map(|file| certificates(&file)).transpose()?;
-    let identity = match (cert, key) {
-        (Some(cert), Some(key)) => Some((certificates(&cert)?, private_key(&key)?)),
-        (None, None) => None,
-        (Some(alone), None) => return Err(config(format!("{} needs --key beside it", alone.source))),
-        (None, Some(alone)) => return Err(config(format!("{} needs --cert beside it", alone.source))),
-    };
-    Ok(Tls { cacert, identity })
+fn server_name(name: &str) -> Result<ServerName<'static>, String> {
+    ServerName::try_from(name.to_owned()).map_err(|_| "is neither a host name nor an IP address".to_owned())
 }
 
-/// An empty or DER file would be taken by the TLS library as no certificates at all, and every server then be
-/// refused as unknown.
-fn certificates(file: &Found<PathBuf>) -> Result<Vec<u8>, Failure> {
-    let pem = read(file)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    match found {
-        Ok(certificates) if !certificates.is_empty() => Ok(pem),
-        _ => Err(unusable(file, "it has no certificate in PEM format")),
+/// Reads files, none for longer than the first contact with etcd may take: a FIFO may have nobody to write it.
+struct Files {
+    within: Duration,
+}
+
+impl Files {
+    fn read(&self, file: &Found<PathBuf>) -> Result<Kept, Failure> {
+        // The keeper, which reads it again, has another working directory.
+        let path = absolute(&file.value).unwrap_or_else(|_| file.value.clone());
+        Ok(Kept::read(file.source.to_string(), path, self.within)?)
+    }
+
+    fn tls(
+        &self,
+        cacert: Option<Found<PathBuf>>,
+        cert: Option<Found<PathBuf>>,
+        key: Option<Found<PathBuf>>,
+        server_name: Option<ServerName<'static>>,
+    ) -> Result<Tls, Failure> {
+        let cacert = cacert.map(|file| self.read(&file)).transpose()?;
+        let identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((self.read(&cert)?, self.read(&key)?)),
+            (None, None) => None,
+            (Some(alone), None) => return Err(config(format!("{} needs --key beside it", alone.source))),
+            (None, Some(alone)) => return Err(config(format!("{} needs --cert beside it", alone.source))),
+        };
+        let tls = Tls {
+            cacert,
+            identity,
+            server_name,
+        };
+        tls.check()?;
+        Ok(tls)
+    }
+
+    /// The name from the first source that has one, and the password from the first that has one: a file, a variable of
+    /// its own, or `name:password` where the name is taken from there too; else systemd's credential, or whoever sits at
+    /// the terminal.
+    fn user(&self, typed: &cli::Connection, sources: &Sources) -> Result<Option<(String, Secret)>, Failure> {
+        let file = sources.path("password-file", typed.password_file.as_deref());
+        let variable = sources.variable("password");
+        let Some(user) = sources.find("user", typed.user.as_deref()) else {
+            let password = file
+                .map(|file| file.source)
+                .or(variable.map(|variable| variable.source));
+            return password.map_or(Ok(None), |source| {
+                Err(config(format!(
+                    "{source} is set, but no --user that the password is for"
+                )))
+            });
+        };
+        // It may hold a password: no complaint quotes it.
+        let text = user.value.to_str().ok_or_else(|| user.source.refuse("is not UTF-8"))?;
+        let (name, inline) = match text.split_once(':') {
+            Some((name, password)) => (name, Some(password)),
+            None => (text, None),
+        };
+        if name.is_empty() {
+            return Err(user.source.refuse("has no user name"));
+        }
+        let file = file.map(|file| (file.source.layer, Password::File(file)));
+        let variable = variable.map(|variable| (variable.source.layer, Password::Variable(variable)));
+        let inline = inline.map(|inline| (user.source.layer, Password::Inline(inline)));
+        let first = [file, variable, inline]
+            .into_iter()
+            .flatten()
+            .min_by_key(|(layer, _)| *layer);
+        let secret = match first {
+            Some((_, Password::File(file))) => secret_in(self.read(&file)?)?,
+            Some((_, Password::Variable(variable))) => match variable.value.to_str() {
+                Some(password) => password.to_owned().into(),
+                None => return Err(variable.source.refuse("is not UTF-8")),
+            },
+            Some((_, Password::Inline(password))) => password.to_owned().into(),
+            None => match self.credential(sources)? {
+                Some(secret) => secret,
+                None if sources.0.attended => asked_for(name)?.into(),
+                None => return Err(no_password(name)),
+            },
+        };
+        if secret.password.is_empty() {
+            return Err(no_password(name));
+        }
+        Ok(Some((name.to_owned(), secret)))
+    }
+
+    /// What systemd handed to the service that we are part of.
+    fn credential(&self, sources: &Sources) -> Result<Option<Secret>, Failure> {
+        let Some(directory) = sources.0.get(CREDENTIALS) else {
+            return Ok(None);
+        };
+        let path = PathBuf::from(directory).join(CREDENTIAL);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let file = Kept::read(format!("the credential of {CREDENTIALS}"), path, self.within)?;
+        secret_in(file).map(Some)
     }
 }
 
-fn private_key(file: &Found<PathBuf>) -> Result<Vec<u8>, Failure> {
-    let pem = read(file)?;
-    let encrypted = pem.windows(9).any(|window| window == b"ENCRYPTED");
-    if encrypted {
-        Err(unusable(
-            file,
-            "the key is encrypted, and nobody is there to type the passphrase",
-        ))
-    } else if PrivateKeyDer::from_pem_slice(&pem).is_err() {
-        Err(unusable(file, "it has no private key in PEM format"))
-    } else {
-        Ok(pem)
+/// A password, and the file that it came from.
+struct Secret {
+    password: String,
+    file: Option<Kept>,
+}
+
+impl From<String> for Secret {
+    fn from(password: String) -> Self {
+        Self { password, file: None }
     }
 }
 
-/// The name from the first source that has one, and the password from the first that has one: a file, a variable of
-/// its own, or `name:password` where the name is taken from there too.
-fn user(typed: &cli::Connection, sources: &Sources) -> Result<Option<(String, String)>, Failure> {
-    let file = sources.path("password-file", typed.password_file.as_deref());
-    let variable = sources.variable("password");
-    let Some(user) = sources.find("user", typed.user.as_deref()) else {
-        let password = file
-            .map(|file| file.source)
-            .or(variable.map(|variable| variable.source));
-        return password.map_or(Ok(None), |source| {
-            Err(config(format!(
-                "{source} is set, but no --user that the password is for"
-            )))
-        });
-    };
-    // It may hold a password: no complaint quotes it.
-    let text = user.value.to_str().ok_or_else(|| user.source.refuse("is not UTF-8"))?;
-    let (name, inline) = match text.split_once(':') {
-        Some((name, password)) => (name, Some(password)),
-        None => (text, None),
-    };
-    if name.is_empty() {
-        return Err(user.source.refuse("has no user name"));
-    }
-    let file = file.map(|file| (file.source.layer, Password::File(file)));
-    let variable = variable.map(|variable| (variable.source.layer, Password::Variable(variable)));
-    let inline = inline.map(|inline| (user.source.layer, Password::Inline(inline)));
-    let first = [file, variable, inline]
-        .into_iter()
-        .flatten()
-        .min_by_key(|(layer, _)| *layer);
-    let password = first.map_or(Ok(String::new()), |(_, password)| password.read())?;
-    if password.is_empty() {
-        return Err(config(format!(
-            "no password for the etcd user {}: give it by --password-file or MESHLOCK_PASSWORD",
-            quoted(name)
-        )));
-    }
-    Ok(Some((name.to_owned(), password)))
+fn secret_in(file: Kept) -> Result<Secret, Failure> {
+    Ok(Secret {
+        password: credentials::password(&file)?,
+        file: Some(file),
+    })
 }
 
 enum Password<'a> {
@@ -249,42 +319,30 @@ enum Password<'a> {
     Inline(&'a str),
 }
 
-impl Password<'_> {
-    fn read(self) -> Result<String, Failure> {
-        match self {
-            Self::File(file) => password_file(&file),
-            Self::Variable(variable) => match variable.value.to_str() {
-                Some(password) => Ok(password.to_owned()),
-                None => Err(variable.source.refuse("is not UTF-8")),
-            },
-            Self::Inline(password) => Ok(password.to_owned()),
-        }
-    }
+fn asked_for(name: &str) -> Result<String, Failure> {
+    let answer = report::prompt::for_secret(&format!("etcd password of {}: ", quoted(name)));
+    answer
+        .map_err(|error| {
+            config(format!(
+                "cannot ask for the etcd password of {}: {}",
+                quoted(name),
+                super::reason(&error)
+            ))
+        })?
+        .ok_or_else(|| no_password(name))
 }
 
-fn password_file(file: &Found<PathBuf>) -> Result<String, Failure> {
-    let mut password = String::from_utf8(read(file)?).map_err(|_| unusable(file, "it is not UTF-8"))?;
-    if password.ends_with('\n') {
-        password.pop();
-    }
-    Ok(password)
+fn no_password(name: &str) -> Failure {
+    config(format!(
+        "no password for the etcd user {}: give it by --password-file or MESHLOCK_PASSWORD",
+        quoted(name)
+    ))
 }
 
-fn read(file: &Found<PathBuf>) -> Result<Vec<u8>, Failure> {
-    let contents = |path: &Path| -> io::Result<Vec<u8>> {
-        let mut contents = Vec::new();
-        File::open(path)?.take(FILE_LIMIT + 1).read_to_end(&mut contents)?;
-        Ok(contents)
-    };
-    match contents(&file.value) {
-        Ok(contents) if contents.len() as u64 <= FILE_LIMIT => Ok(contents),
-        Ok(_) => Err(unusable(file, "it is larger than 1 MiB")),
-        Err(error) => Err(unusable(file, &super::reason(&error))),
+impl From<Unusable> for Failure {
+    fn from(Unusable(why): Unusable) -> Self {
+        config(why)
     }
-}
-
-fn unusable(file: &Found<PathBuf>, why: &str) -> Failure {
-    config(format!("{} {} cannot be used: {why}", file.source, quoted(&file.value)))
 }
 
 fn config(why: impl Into<String>) -> Failure {

@@ -36,6 +36,8 @@ pub struct Reach {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cert_key: Option<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_server_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
@@ -61,11 +63,13 @@ pub(super) fn told(environment: &Environment) -> Option<Vec<Held>> {
     }
 }
 
-/// How etcd is reached under these settings. A file whose name is not UTF-8 cannot be told of.
+/// How etcd is reached under these settings. A file whose name is not UTF-8 cannot be told of, and a FIFO has been read.
 pub(super) fn reach(typed: &cli::Connection, sources: &Sources, connection: &Connection) -> Reach {
     let file = |flag, typed: Option<&Path>| {
         let found = sources.path(flag, typed)?;
-        absolute(found.value).ok().filter(|file| file.to_str().is_some())
+        absolute(found.value)
+            .ok()
+            .filter(|file| file.to_str().is_some() && file.is_file())
     };
     let user = connection.user.as_ref().map(|(name, _)| name.clone());
     Reach {
@@ -73,6 +77,9 @@ pub(super) fn reach(typed: &cli::Connection, sources: &Sources, connection: &Con
         cacert: file("cacert", typed.cacert.as_deref()),
         cert: file("cert", typed.cert.as_deref()),
         cert_key: file("key", typed.key.as_deref()),
+        tls_server_name: sources
+            .find("tls-server-name", typed.tls_server_name.as_deref())
+            .and_then(|name| name.value.to_str().map(ToOwned::to_owned)),
         password_file: user
             .as_ref()
             .and_then(|_| file("password-file", typed.password_file.as_deref())),
@@ -87,6 +94,7 @@ pub(super) fn reach_again(typed: &mut cli::Connection, held: &Held) {
         cacert,
         cert,
         cert_key,
+        tls_server_name,
         user,
         password_file,
     } = held.reach.clone();
@@ -95,6 +103,7 @@ pub(super) fn reach_again(typed: &mut cli::Connection, held: &Held) {
     if typed.cert.is_none() && typed.key.is_none() {
         (typed.cert, typed.key) = (cert, cert_key);
     }
+    typed.tls_server_name = typed.tls_server_name.take().or(tls_server_name.map(Into::into));
     if typed.user.is_none() && typed.password_file.is_none() {
         (typed.user, typed.password_file) = (user.map(Into::into), password_file);
     }

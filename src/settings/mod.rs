@@ -106,7 +106,6 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
     let holder = records::holder(&typed.command, records, &sources)?;
     Ok(Run {
         reach: held::reach(&typed.connection, &sources, &connection),
-        connection,
         place,
         prefix,
         wait: wait(&typed.waiting, &sources)?,
@@ -121,7 +120,8 @@ pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
         outer_leases: outer_leases(environment),
         outer_holds: held::around(environment),
         verbosity: verbosity(&typed.output, &sources)?,
-        warnings: misspelt::warnings(environment),
+        warnings: warnings(&connection, environment),
+        connection,
         dumb_terminal: looks::is_dumb(environment),
         // Last, since a FIFO's reader is told by it that we are there.
         report: report(records.report.as_deref(), &sources)?,
@@ -142,6 +142,13 @@ fn named(mut typed: cli::Run, sources: &Sources) -> Result<cli::Run, Failure> {
         typed.name = Some(typed.command.remove(0));
     }
     Ok(typed)
+}
+
+/// Containers often have such files, and cannot help it: the run goes on.
+fn warnings(connection: &Connection, environment: &Environment) -> Vec<String> {
+    let exposed = connection.exposed.iter();
+    let exposed = exposed.map(|file| format!("{file} can be read by every user of this machine: chmod o= it"));
+    misspelt::warnings(environment).into_iter().chain(exposed).collect()
 }
 
 /// clap takes an unknown option between NAME and COMMAND for the command: a misspelt one would be found out only

@@ -5,28 +5,39 @@ use crate::outcome::{Failure, FailureKind};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 /// The environment as data: read once, at the start.
 #[derive(Clone)]
-pub struct Environment(Vec<(OsString, OsString)>);
+pub struct Environment {
+    variables: Vec<(OsString, OsString)>,
+    /// Somebody may sit at the terminal and be asked.
+    pub(super) attended: bool,
+}
 
 impl Environment {
     /// Everything that this process has been given.
     pub fn inherited() -> Self {
-        Self(env::vars_os().collect())
+        Self {
+            variables: env::vars_os().collect(),
+            // Not under cron, and not where something else than a person is to be read.
+            attended: io::stdin().is_terminal(),
+        }
     }
 
     /// The first of that name, as `getenv(3)` finds it. An empty variable is an unset one.
     pub(super) fn get(&self, name: &str) -> Option<&OsStr> {
-        let found = self.0.iter().find(|(other, _)| other == name);
+        let found = self.variables.iter().find(|(other, _)| other == name);
         found
             .map(|(_, value)| value.as_os_str())
             .filter(|value| !value.is_empty())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
-        self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+        self.variables
+            .iter()
+            .map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 }
 
@@ -37,12 +48,11 @@ pub fn arguments() -> Vec<OsString> {
 
 impl<N: Into<OsString>, V: Into<OsString>> FromIterator<(N, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
-        Self(
-            variables
-                .into_iter()
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
-        )
+        let variables = variables.into_iter();
+        Self {
+            variables: variables.map(|(name, value)| (name.into(), value.into())).collect(),
+            attended: false,
+        }
     }
 }
 

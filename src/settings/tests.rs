@@ -273,8 +273,21 @@ fn endpoints_that_cannot_be_are_refused() {
 }
 
 /// Well-formed, and nobody's.
-const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
-const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n";
+/// Made by openssl, and nobody's.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----
+MIIBLjCB4aADAgECAhQDIuSSnVPjKMoKSvuA77IBna3jxzAFBgMrZXAwDDEKMAgG
+A1UEAwwBeDAgFw0yNjEyMDEwMzEzMjFaGA8yMTI2MTEwNzAzMTMyMVowDDEKMAgG
+A1UEAwwBeDAqMAUGAytlcAMhACdpZHdY5YgmODP8gi0JpVAgM2jFE2yd+EItIMpS
+IWODo1MwUTAdBgNVHQ4EFgQU27ul8w6/ay5j+TIBCiQemI9VxxwwHwYDVR0jBBgw
+FoAU27ul8w6/ay5j+TIBCiQemI9VxxwwDwYDVR0TAQH/BAUwAwEB/zAFBgMrZXAD
+QQAsTfZVGxekHIiKR4ND4wesZDbKoWuAWAKkFqKG5Mpd32h46Y+GQslCdOyjhW69
+3Nui5/e+YyT4zsXKlEfYyWoI
+-----END CERTIFICATE-----
+";
+const KEY: &str = "-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VwBCIEIOv2BCwYkAFVBrCn4coIVJfuuKW8INOB/bpidy9XZx+q
+-----END PRIVATE KEY-----
+";
 const ENCRYPTED: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAA=\n-----END ENCRYPTED PRIVATE KEY-----\n";
 
 #[test]
@@ -291,8 +304,12 @@ fn tls_files_are_read_and_checked_before_anything_connects() {
 
     let settings = with(&["--cacert", &cert, "--cert", &cert, "--key", &key], &[]).expect("settings");
     let tls = settings.connection.tls.expect("TLS");
-    assert_eq!(tls.cacert.as_deref(), Some(CERTIFICATE.as_bytes()));
-    assert_eq!(tls.identity, Some((CERTIFICATE.into(), KEY.into())));
+    assert_eq!(
+        tls.cacert.map(|file| file.contents),
+        Some(CERTIFICATE.as_bytes().to_vec())
+    );
+    let identity = tls.identity.map(|(cert, key)| (cert.contents, key.contents));
+    assert_eq!(identity, Some((CERTIFICATE.into(), KEY.into())));
 
     for (flags, why) in [
         (vec!["--cacert", &missing], "No such file or directory"),
@@ -302,10 +319,16 @@ fn tls_files_are_read_and_checked_before_anything_connects() {
         ),
         (vec!["--cacert", &empty], "no certificate"),
         (vec!["--cacert", &der], "no certificate"),
-        (vec!["--cacert", &key], "no certificate"),
+        (
+            vec!["--cacert", &key],
+            "no certificate in PEM format, but a private key",
+        ),
         (vec!["--cert", &cert], "--cert needs --key"),
         (vec!["--key", &key], "--key needs --cert"),
-        (vec!["--cert", &cert, "--key", &cert], "no private key"),
+        (
+            vec!["--cert", &cert, "--key", &cert],
+            "no private key in PEM format, but a certificate",
+        ),
         (vec!["--cert", &cert, "--key", &encrypted], "encrypted"),
         (vec!["--cacert", "/dev/zero"], "larger than 1 MiB"),
     ] {
@@ -368,11 +391,61 @@ fn the_password_comes_from_the_first_source_that_has_one() {
 fn one_newline_is_no_part_of_a_password() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("password");
-    for (text, password) in [("x", "x"), ("x\n", "x"), (" x \n\n", " x \n")] {
+    for (text, password) in [("x", "x"), ("x\n", "x"), ("x\r\n", "x"), (" x \n\n", " x \n")] {
         fs::write(&path, text).expect("written");
         let flags = ["--user=a", "--password-file", path.to_str().expect("UTF-8")];
         let user = with(&flags, &[]).expect("settings").connection.user;
         assert!(user.is_some_and(|(_, found)| found == password), "{text:?}");
+    }
+    for (text, why) in [
+        ("", "empty"),
+        ("\n", "empty"),
+        ("a\0b", "NUL"),
+        (&"x".repeat(5000), "longer than any password"),
+    ] {
+        fs::write(&path, text).expect("written");
+        let (kind, line) = refused(&["--user=a", "--password-file", path.to_str().expect("UTF-8")], &[]);
+        assert_eq!(kind, FailureKind::Config, "{line}");
+        assert!(line.starts_with("--password-file ") && line.contains(why), "{line}");
+    }
+}
+
+#[test]
+fn a_service_has_its_password_from_systemd() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("meshlock.password"), "systemd's\n").expect("written");
+    let credentials = ("CREDENTIALS_DIRECTORY", directory.path().to_str().expect("UTF-8"));
+    for (variables, password) in [
+        (vec![credentials], "systemd's"),
+        (vec![credentials, ("MESHLOCK_PASSWORD", "ours")], "ours"),
+    ] {
+        let user = with(&["--user=a"], &variables).expect("settings").connection.user;
+        assert!(user.is_some_and(|(_, found)| found == password), "{variables:?}");
+    }
+    assert!(with(&[], &[credentials]).expect("settings").connection.user.is_none());
+    // Of the service, but not for us.
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let elsewhere = ("CREDENTIALS_DIRECTORY", elsewhere.path().to_str().expect("UTF-8"));
+    assert_eq!(refused(&["--user=a"], &[elsewhere]).0, FailureKind::Config);
+}
+
+#[test]
+fn a_secret_that_everybody_can_read_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("password");
+    fs::write(&file, "x").expect("written");
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+    for (outer, inner, warned) in [(0o755, 0o644, true), (0o755, 0o640, false), (0o700, 0o644, false)] {
+        mode(directory.path(), outer);
+        mode(&file, inner);
+        let settings = with(&["--user=a", "--password-file", file.to_str().expect("UTF-8")], &[]).expect("settings");
+        let said = settings.warnings.join("\n");
+        assert_eq!(
+            said.contains("every user of this machine"),
+            warned,
+            "{outer:o} {inner:o}: {said}"
+        );
     }
 }
 
@@ -382,6 +455,7 @@ fn etcdctls_settings_are_refused_where_they_would_change_the_connection() {
         ("ETCDCTL_INSECURE_SKIP_TLS_VERIFY", "true"),
         ("ETCDCTL_INSECURE_SKIP_TLS_VERIFY", "1"),
         ("ETCDCTL_INSECURE_TRANSPORT", "false"),
+        ("MESHLOCK_INSECURE_SKIP_TLS_VERIFY", "true"),
         ("ETCDCTL_DISCOVERY_SRV", "example.org"),
         ("ETCDCTL_DISCOVERY_SRV_NAME", "x"),
         ("ETCDCTL_AUTH_JWT_TOKEN", "secret"),

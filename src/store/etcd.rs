@@ -2,12 +2,14 @@
 //! time-out (etcdv3/etcd-client#39: the crate's own balancer goes on using dead members). Every call is
 //! bounded and may be repeated. Knows neither queues nor records.
 
+use super::credentials::Credentials;
+use super::secure::{Secure, Trouble, What, Wrong, shows_a_certificate, speaks_plainly};
 use super::wire::{self, Answered, cluster, commit};
-use super::{Alive, Answer, Change, Connection, Fault, Tls, Txn, Watched, fault};
+use super::{Alive, Answer, Change, Connection, Fault, Txn, Watched, fault};
 use crate::moment::Moment;
 use etcd_client::{
-    Certificate, Channel, Client, ConnectOptions, Error, EventType, Identity, LeaseGrantOptions, ResponseHeader,
-    TlsOptions, WatchOptions, WatchResponse, WatchStream,
+    Channel, Client, ConnectOptions, Error, EventType, LeaseGrantOptions, ResponseHeader, WatchOptions, WatchResponse,
+    WatchStream,
 };
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +33,7 @@ pub struct Etcd(Arc<Inner>);
 
 struct Inner {
     settings: Connection,
+    credentials: Credentials,
     /// Whether a member that knows no leader is to refuse rather than to wait for one.
     require_leader: bool,
     pool: Mutex<Pool>,
@@ -48,6 +51,7 @@ struct Pool {
 struct Member {
     client: Option<Client>,
     standing: Standing,
+    trouble: Trouble,
     /// Wakes who watches there when a call has failed, so that the watch moves on with the calls.
     failed: Arc<Notify>,
 }
@@ -84,9 +88,15 @@ impl Etcd {
                 current: 0,
                 cluster,
             }),
+            credentials: Credentials::new(&settings),
             settings,
             require_leader,
         }))
+    }
+
+    /// What the user should know of the files that we show ourselves by, each line once.
+    pub fn notices(&self) -> Vec<String> {
+        self.0.credentials.notices()
     }
 
     /// One transaction, at each endpoint in turn until one answers.
@@ -225,8 +235,13 @@ impl Etcd {
                         };
                     }
                     Err(error) => {
-                        self.rotate(at, fault::connection_broke(&error));
-                        return fault::classify(endpoint, &error);
+                        let (fault, broke) = (fault::classify(endpoint, &error), fault::connection_broke(&error));
+                        self.rotate(at, broke);
+                        return if broke {
+                            self.refuted(at, self.explained(at, fault))
+                        } else {
+                            fault
+                        };
                     }
                 }
             };
@@ -299,6 +314,19 @@ impl Etcd {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
+        let answered = self.ask(at, within, call).await;
+        if matches!(answered, Err(Fault::Denied { .. })) && self.0.credentials.another_password() {
+            self.pool().members[at].client = None;
+            return self.ask(at, within, call).await;
+        }
+        answered
+    }
+
+    async fn ask<T, F, Fut>(&self, at: usize, within: Duration, call: &F) -> Result<T, Fault>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Answered<T>>,
+    {
         let endpoint = &self.0.settings.endpoints[at];
         let connected = timeout(within, self.client(at)).await;
         let client = connected
@@ -315,6 +343,8 @@ impl Etcd {
         });
         match answered.await {
             Ok(Ok((cluster, value))) => {
+                // What an earlier connection died of is over: this one was made without us.
+                self.pool().members[at].trouble.take();
                 self.vouch(at, cluster)?;
                 Ok(value)
             }
@@ -322,7 +352,7 @@ impl Etcd {
                 let mut fault = fault::classify(endpoint, &error);
                 let broke = fault::connection_broke(&error);
                 if broke {
-                    fault = self.refuted(at, fault);
+                    fault = self.refuted(at, self.explained(at, fault));
                 }
                 if matches!(fault, Fault::Unreachable { .. } | Fault::Config { .. }) {
                     self.rotate(at, broke);
@@ -347,21 +377,58 @@ impl Etcd {
         if let Some(client) = &self.pool().members[at].client {
             return Ok(client.clone());
         }
-        let settings = &self.0.settings;
-        let url = &settings.endpoints[at];
-        let channel = endpoint(url, settings.tls.as_ref())?
-            .connect()
-            .await
-            .map_err(|error| self.refuted(at, fault::of_transport(url, &error)))?;
+        let url = &self.0.settings.endpoints[at];
+        let channel = match self.connect(at).await {
+            Ok(channel) => channel,
+            Err(error) => return Err(self.unconnected(at, &error).await),
+        };
         let mut options = ConnectOptions::new().with_require_leader(self.0.require_leader);
-        if let Some((user, password)) = &settings.user {
+        if let Some((user, password)) = self.0.credentials.user() {
             options = options.with_user(user, password);
         }
         let client = Client::from_channel(Channel::Tonic(channel), Some(options))
             .await
-            .map_err(|error| fault::classify(url, &error))?;
+            .map_err(|error| self.refuted(at, self.explained(at, fault::classify(url, &error))))?;
         self.pool().members[at].client = Some(client.clone());
         Ok(client)
+    }
+
+    async fn connect(&self, at: usize) -> Result<tonic::transport::Channel, tonic::transport::Error> {
+        let url = &self.0.settings.endpoints[at];
+        let endpoint = Endpoint::from_shared(url.clone())?
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PING_EACH)
+            .keep_alive_timeout(PING_ANSWER_WITHIN)
+            .keep_alive_while_idle(false);
+        if !url.starts_with("https://") {
+            return endpoint.connect().await;
+        }
+        let trouble = self.pool().members[at].trouble.clone();
+        let secure = Secure::new(self.0.credentials.clone(), trouble);
+        endpoint.connect_with_connector(secure).await
+    }
+
+    async fn unconnected(&self, at: usize, error: &tonic::transport::Error) -> Fault {
+        let url = &self.0.settings.endpoints[at];
+        let (trouble, new) = {
+            let pool = self.pool();
+            let member = &pool.members[at];
+            (member.trouble.take(), member.standing == Standing::Unknown)
+        };
+        let fault = match trouble {
+            None => fault::of_transport(url, error),
+            Some(What {
+                error: Wrong::HungUp, ..
+            }) if new && is_plain(url).await => fault::no_tls(url),
+            Some(what) => fault::of_tls(url, &what),
+        };
+        self.refuted(at, fault)
+    }
+
+    /// The fault of a broken connection by what TLS knows of it, where that is more.
+    fn explained(&self, at: usize, fault: Fault) -> Fault {
+        let trouble = self.pool().members[at].trouble.take();
+        trouble.map_or(fault, |what| fault::of_tls(&self.0.settings.endpoints[at], &what))
     }
 
     /// An endpoint that has answered under these settings is not set up wrongly: it is away, as where a proxy has
@@ -437,42 +504,23 @@ impl Pool {
     }
 }
 
-fn endpoint(url: &str, tls: Option<&Tls>) -> Result<Endpoint, Fault> {
-    let endpoint = Endpoint::from_shared(url.to_owned())
-        .map_err(|error| fault::of_settings(url, &error))?
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(PING_EACH)
-        .keep_alive_timeout(PING_ANSWER_WITHIN)
-        .keep_alive_while_idle(false);
-    if !url.starts_with("https://") {
-        return Ok(endpoint);
+/// Whether a server that hung up on TLS does so since it speaks none.
+async fn is_plain(url: &str) -> bool {
+    match url.parse() {
+        Ok(uri) => speaks_plainly(uri).await,
+        Err(_) => false,
     }
-    let mut options = TlsOptions::new();
-    options = match tls.and_then(|tls| tls.cacert.as_ref()) {
-        Some(pem) => options.ca_certificate(Certificate::from_pem(pem)),
-        None => options.with_native_roots(),
-    };
-    if let Some((cert, key)) = tls.and_then(|tls| tls.identity.as_ref()) {
-        options = options.identity(Identity::from_pem(cert, key));
-    }
-    endpoint
-        .tls_config(options)
-        .map_err(|error| fault::of_settings(url, &error))
 }
 
-/// Whether a server that broke a plain connection wants TLS: it says nothing then, but shows a certificate,
-/// which nobody vouches for here, to one who asks for it.
+/// Whether a server that broke a plain connection wants TLS: it says nothing then.
 async fn speaks_tls(url: &str) -> bool {
-    let Some(address) = url.strip_prefix("http://") else {
-        return false;
-    };
-    let url = format!("https://{address}");
-    let Ok(endpoint) = Endpoint::from_shared(url.clone()).and_then(|endpoint| endpoint.tls_config(TlsOptions::new()))
-    else {
-        return false;
-    };
-    let refused = endpoint.connect().await.err();
-    refused.is_some_and(|error| fault::saw_a_certificate(&error))
+    let uri = url
+        .strip_prefix("http://")
+        .and_then(|address| format!("https://{address}").parse().ok());
+    match uri {
+        Some(uri) => shows_a_certificate(uri).await,
+        None => false,
+    }
 }
 
 /// Opens one stream with a watcher for each and awaits that all are made, keeping what they tell meanwhile.

@@ -3,8 +3,12 @@
 //! make them, so that the words are what there is to go by.
 
 use super::Fault;
+use super::secure::{What, Wrong};
+use super::tls::Tls;
 use etcd_client::Error;
-use std::time::Duration;
+use rustls_pki_types::UnixTime;
+use std::time::{Duration, UNIX_EPOCH};
+use tokio_rustls::rustls::{self, AlertDescription, CertificateError, InvalidMessage};
 use tonic::{Code, Status};
 
 /// Nothing came back in time.
@@ -119,7 +123,7 @@ fn of_status(endpoint: &str, status: &Status) -> Fault {
     }
     match status.code() {
         Code::PermissionDenied => Fault::Denied {
-            why: format!("{endpoint}: permission denied: check the user's rights on the prefix"),
+            why: format!("{endpoint}: permission denied: meshlock doctor tells what is to be granted"),
         },
         Code::Unauthenticated => Fault::Denied { why },
         Code::Unimplemented => Fault::Config {
@@ -147,18 +151,138 @@ pub(super) fn of_transport(endpoint: &str, error: &(dyn std::error::Error + 'sta
     of_chain(endpoint, &chain(error))
 }
 
-/// An endpoint, a certificate or a key that cannot be used at all.
-pub(super) fn of_settings(endpoint: &str, error: &tonic::transport::Error) -> Fault {
-    let fault = of_transport(endpoint, error);
-    if let Fault::Unreachable { why } = fault {
-        return Fault::Config { why };
+/// What TLS knows of why a connection failed, told with the files that it stood on.
+pub(super) fn of_tls(endpoint: &str, what: &What) -> Fault {
+    let config = |why: String| Fault::Config {
+        why: format!("{endpoint}: {why}"),
+    };
+    let tls = &what.tls;
+    match &what.error {
+        Wrong::File(unusable) => config(unusable.0.clone()),
+        Wrong::HungUp => Fault::Unreachable {
+            why: format!("{endpoint}: it broke off the TLS handshake"),
+        },
+        Wrong::NotHttp2 | Wrong::Tls(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
+            config("it does not speak etcd's v3 API".to_owned())
+        }
+        Wrong::Tls(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => no_tls(endpoint),
+        Wrong::Tls(rustls::Error::InvalidCertificate(error)) => config(their_certificate(endpoint, tls, error)),
+        Wrong::Tls(rustls::Error::AlertReceived(alert)) => our_certificate(endpoint, tls, *alert),
+        Wrong::Tls(rustls::Error::PeerIncompatible(why)) => {
+            config(format!("it offers no TLS of a kind that can be used ({why:?})"))
+        }
+        Wrong::Tls(error) => Fault::Unreachable {
+            why: format!("{endpoint}: {}", plain(&error.to_string())),
+        },
     }
-    fault
 }
 
-/// Whether a TLS handshake got as far as the server's certificate.
-pub(super) fn saw_a_certificate(error: &(dyn std::error::Error + 'static)) -> bool {
-    chain(error).iter().any(|text| text.contains("peer certificate"))
+pub(super) fn no_tls(endpoint: &str) -> Fault {
+    Fault::Config {
+        why: format!("{endpoint}: it does not speak TLS: use http://"),
+    }
+}
+
+/// What is wrong with the certificate that a server has shown.
+fn their_certificate(endpoint: &str, tls: &Tls, error: &CertificateError) -> String {
+    let since = |time: &UnixTime| {
+        let time = UNIX_EPOCH + Duration::from_secs(time.as_secs());
+        humantime::format_rfc3339_seconds(time).to_string()
+    };
+    let clock = "or this machine's clock is wrong";
+    match error {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => match &tls.cacert {
+            Some(file) => format!("its certificate is not signed by a CA in {file}"),
+            None => "its certificate is not signed by a CA that this system trusts: give the servers' CA by --cacert"
+                .to_owned(),
+        },
+        CertificateError::Expired => format!("its certificate has expired, {clock}"),
+        CertificateError::ExpiredContext { not_after, .. } => {
+            format!("its certificate has expired at {}, {clock}", since(not_after))
+        }
+        CertificateError::NotValidYet => format!("its certificate is not valid yet, {clock}"),
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            format!("its certificate is not valid before {}, {clock}", since(not_before))
+        }
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let names: Vec<_> = presented.iter().map(|name| bare(name)).collect();
+            let names = match names.as_slice() {
+                [] => "for no name (it has no subjectAltName)".to_owned(),
+                names => format!("for {}", names.join(", ")),
+            };
+            format!(
+                "its certificate is {names}, not for {}: write the endpoint by a name that it is for, or give that by --tls-server-name",
+                expected.to_str()
+            )
+        }
+        CertificateError::NotValidForName => format!("its certificate is not for {endpoint}"),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "its certificate is not for servers (extendedKeyUsage lacks serverAuth)".to_owned()
+        }
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "its certificate is a CA's own (CA:TRUE), which may sign others and not serve: make one for the server"
+                .to_owned()
+        }
+        CertificateError::Other(other) if other.to_string().contains("UnsupportedCertVersion") => {
+            "its certificate is of X.509 version 1, which knows no host names: make one of version 3".to_owned()
+        }
+        error => format!("its certificate cannot be accepted: {error}"),
+    }
+}
+
+/// `10.0.0.1` for `IpAddress(10.0.0.1)`, and `a.example` for `DnsName("a.example")`.
+fn bare(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
+}
+
+/// Why a server has hung up: mostly for our certificate, or for want of one.
+fn our_certificate(endpoint: &str, tls: &Tls, alert: AlertDescription) -> Fault {
+    let denied = |why: String| Fault::Denied {
+        why: format!("{endpoint}: {why}"),
+    };
+    let spoken = spoken(alert);
+    match (alert, &tls.identity) {
+        (
+            AlertDescription::HandshakeFailure
+            | AlertDescription::ProtocolVersion
+            | AlertDescription::InsufficientSecurity,
+            _,
+        ) => Fault::Config {
+            why: format!("{endpoint}: it offers no TLS of a kind that can be used ({spoken})"),
+        },
+        (AlertDescription::InternalError | AlertDescription::UserCanceled, _) => Fault::Unreachable {
+            why: format!("{endpoint}: it broke off the TLS connection ({spoken})"),
+        },
+        (AlertDescription::UnrecognisedName, _) => Fault::Config {
+            why: format!("{endpoint}: it has no certificate for that name: check --tls-server-name"),
+        },
+        (_, None) => denied(format!(
+            "it wants a client's certificate ({spoken}): give --cert and --key"
+        )),
+        (AlertDescription::CertificateExpired, Some((cert, _))) => denied(format!(
+            "it refuses our certificate, which has expired, or is not valid yet: {cert}"
+        )),
+        (AlertDescription::UnknownCA, Some((cert, _))) => denied(format!(
+            "it refuses our certificate, which is not signed by a CA that it trusts: {cert}"
+        )),
+        (_, Some((cert, _))) => denied(format!("it refuses our certificate ({spoken}): {cert}")),
+    }
+}
+
+/// `bad certificate` for `BadCertificate`.
+fn spoken(alert: AlertDescription) -> String {
+    let name = format!("{alert:?}");
+    let mut words = String::new();
+    let mut before = true;
+    for letter in name.chars() {
+        if letter.is_uppercase() && !before {
+            words.push(' ');
+        }
+        before = letter.is_uppercase();
+        words.extend(letter.to_lowercase());
+    }
+    words
 }
 
 fn chain(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
@@ -175,46 +299,6 @@ fn of_chain(endpoint: &str, chain: &[String]) -> Fault {
         .find(|text| !text.is_empty())
         .map_or("", String::as_str);
     let cause = cause.lines().next().unwrap_or_default();
-    let config = |what: &str| Fault::Config {
-        why: format!("{endpoint}: {what}"),
-    };
-    let tls = endpoint.starts_with("https://");
-    if says(&["UnknownIssuer", "unknown issuer"]) {
-        return config("its certificate is not signed by a CA that we trust: check --cacert");
-    }
-    if says(&["invalid peer certificate"]) {
-        return config(cause);
-    }
-    if tls && says(&["InvalidContentType"]) {
-        return config("it does not speak TLS: use http://");
-    }
-    if tls && says(&["tls handshake eof", "unexpected end of file"]) {
-        return config("it broke off the TLS handshake: if it does not speak TLS, use http://");
-    }
-    if tls && says(&["received fatal alert"]) {
-        let alert = cause.rsplit("received fatal alert: ").next().unwrap_or(cause);
-        return Fault::Denied {
-            why: format!("{endpoint}: it refuses our certificate, or wants one ({alert}): check --cert and --key"),
-        };
-    }
-    if says(&["HTTP/2 was not negotiated"]) {
-        return config("it does not speak etcd's v3 API");
-    }
-    if says(&["KeyMismatch"]) {
-        return config("--cert and --key do not belong together");
-    }
-    if says(&["no native certs", "private key", "Error parsing TLS"]) {
-        return config(cause);
-    }
-    if tls && says(&["operation was canceled"]) && says(&["connection closed"]) {
-        // Closed between the handshake, which a client takes for done before the server has seen its certificate
-        // (TLS 1.3), and the first question, so that the server's reason is lost.
-        return Fault::Unreachable {
-            why: format!(
-                "{endpoint}: it hung up after the TLS handshake: it is going away, or refuses our certificate, or wants one (--cert and --key)"
-            ),
-        };
-    }
     if says(&[
         "broken pipe",
         "Broken pipe",
@@ -297,44 +381,41 @@ mod tests {
     }
 
     #[test]
-    fn tls_mismatches_say_what_to_change() {
-        let config = |why: &str| Fault::Config { why: why.to_owned() };
-        assert_eq!(
-            transport(
-                "https://e:1",
-                &["transport error", "received corrupt message of type InvalidContentType"]
-            ),
-            config("https://e:1: it does not speak TLS: use http://")
-        );
-        assert_eq!(
-            transport(
-                "https://e:1",
-                &["transport error", "invalid peer certificate: UnknownIssuer"]
-            ),
-            config("https://e:1: its certificate is not signed by a CA that we trust: check --cacert")
-        );
-        let refused = transport(
-            "https://e:1",
-            &["h2 protocol error", "received fatal alert: BadCertificate"],
-        );
-        assert!(
-            matches!(&refused, Fault::Denied { why } if why.contains("(BadCertificate)")),
-            "{refused:?}"
-        );
+    fn alerts_are_told_in_words() {
+        for (alert, words) in [
+            (AlertDescription::BadCertificate, "bad certificate"),
+            (AlertDescription::UnknownCA, "unknown ca"),
+            (AlertDescription::CertificateRequired, "certificate required"),
+        ] {
+            assert_eq!(spoken(alert), words);
+        }
+        assert_eq!(bare("IpAddress(10.0.0.1)"), "10.0.0.1");
+        assert_eq!(bare("DnsName(\"a.example\")"), "a.example");
     }
 
     #[test]
-    fn a_hang_up_after_the_handshake_may_be_for_the_certificate_and_is_tried_again() {
-        let hung_up = ["transport error", "operation was canceled", "connection closed"];
-        let fault = transport("https://e:1", &hung_up);
-        assert!(
-            matches!(&fault, Fault::Unreachable { why } if why.contains("refuses our certificate, or wants one")),
-            "{fault:?}"
-        );
-        assert_eq!(
-            transport("http://e:1", &hung_up).to_string(),
-            "http://e:1: the connection broke"
-        );
+    fn a_server_that_wants_a_certificate_denies_and_one_that_fails_is_away() {
+        let alert = |alert| {
+            of_tls(
+                "https://e:1",
+                &What {
+                    error: Wrong::Tls(rustls::Error::AlertReceived(alert)),
+                    tls: std::sync::Arc::default(),
+                },
+            )
+        };
+        assert!(matches!(
+            alert(AlertDescription::CertificateRequired),
+            Fault::Denied { .. }
+        ));
+        assert!(matches!(
+            alert(AlertDescription::HandshakeFailure),
+            Fault::Config { .. }
+        ));
+        assert!(matches!(
+            alert(AlertDescription::InternalError),
+            Fault::Unreachable { .. }
+        ));
     }
 
     #[test]

@@ -2,16 +2,23 @@
 //! classified reason where a call did not succeed. Data only; must not know what the keys mean. The etcd
 //! client is the first store.
 
+pub mod credentials;
 pub mod etcd;
 mod fault;
+pub mod files;
 pub mod inquiry;
 pub mod pages;
+mod secure;
+pub mod tls;
 mod wire;
 
+use self::files::Kept;
+use self::tls::Tls;
 use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind};
 use std::fmt;
 use std::time::Duration;
+use zeroize::Zeroize as _;
 
 /// How etcd is reached.
 #[derive(Clone)]
@@ -21,23 +28,32 @@ pub struct Connection {
     /// Bounds the first contact, all endpoints together.
     pub dial_timeout: Duration,
     pub tls: Option<Tls>,
+    /// With the password.
     pub user: Option<(String, String)>,
+    /// Where the password came from, to be read again when etcd does not take it any more.
+    pub password_file: Option<Kept>,
+    /// The files of ours that every user of this machine can read.
+    pub exposed: Vec<String>,
 }
 
 impl Connection {
+    /// For a process that connects to nobody, and so need not have them in its memory.
+    pub fn forget_secrets(&mut self) {
+        if let Some((_, password)) = &mut self.user {
+            password.zeroize();
+        }
+        if let Some(file) = &mut self.password_file {
+            file.contents.zeroize();
+        }
+        if let Some((_, key)) = self.tls.as_mut().and_then(|tls| tls.identity.as_mut()) {
+            key.contents.zeroize();
+        }
+    }
+
     /// That nobody answered within `dial_timeout`.
     pub fn silent(&self) -> Fault {
         fault::silent(&self.endpoints.join(", "), self.dial_timeout)
     }
-}
-
-/// The contents of the TLS files, read and checked before anything connects.
-#[derive(Clone)]
-pub struct Tls {
-    /// `None`: the system's roots.
-    pub cacert: Option<Vec<u8>>,
-    /// The client's certificate and key.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Why a call did not succeed. Each `why` is one line that names the endpoint and the cause.

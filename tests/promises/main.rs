@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod auth;
 mod connection;
 mod contention;
 mod cost;
@@ -26,6 +27,7 @@ mod shared_key;
 mod signals;
 mod status;
 mod terminal;
+mod tls;
 mod tree;
 mod unshown;
 mod vanished;

@@ -3,7 +3,7 @@
 
 use crate::harness::etcd::{Cut, ServerTls, lease_of};
 use crate::harness::tls::Authority;
-use crate::harness::{Cluster, Etcd, Meshlock, Running, directory, eventually, meshlock, proc, so, unique};
+use crate::harness::{Cluster, Etcd, Meshlock, Running, directory, eventually, meshlock, proc, secret, so, unique};
 use nix::sys::signal::Signal;
 use std::process::Stdio;
 
@@ -292,7 +292,7 @@ fn files_are_found_from_another_directory() {
         format!("--key={}", client.key.display()),
     ]);
     let here = ca.parent().expect("a directory");
-    std::fs::write(here.join("password"), "root\n").expect("a file");
+    std::fs::rename(secret("root\n"), here.join("password")).expect("renamed");
     etcd.enable_auth();
     let run = Meshlock::run_at(etcd.address(), "files").current_dir(here).args([
         "--cacert=ca.pem",

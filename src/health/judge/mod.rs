@@ -30,6 +30,10 @@ pub fn judge(facts: &Facts) -> Vec<Finding> {
     findings.extend(of_cluster(facts));
     findings.extend(of_rights(facts, served));
     findings.extend(of_versions(facts));
+    findings.extend(facts.exposed.iter().map(|file| {
+        let what = "it can be read by every user of this machine";
+        Finding::new(Level::Yellow, "secret-exposed", file, what.into(), "chmod o= it")
+    }));
     findings.push(of_machine(&facts.machine));
     findings
 }

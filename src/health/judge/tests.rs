@@ -46,6 +46,7 @@ fn sound(number: u64) -> Endpoint {
 fn facts() -> Facts {
     Facts {
         prefixes: vec!["meshlock/".to_owned()],
+        exposed: Vec::new(),
         user: None,
         certificate: true,
         endpoints: (1..=3).map(sound).collect(),

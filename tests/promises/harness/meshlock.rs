@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A call of meshlock to be made.
 #[must_use]
@@ -499,4 +499,29 @@ pub(crate) fn plain(words: &[OsString]) -> Command {
     let mut command = clean(program);
     command.args(arguments);
     command
+}
+
+/// `--name=path`.
+pub(crate) fn option(name: &str, path: &Path) -> String {
+    format!("{name}={}", path.display())
+}
+
+/// A call that must not get as far as running anything.
+#[track_caller]
+pub(crate) fn refused(run: Meshlock, status: i32, parts: &[&str]) {
+    let ran = directory().join("ran");
+    run.command(["touch".into(), ran.clone().into_os_string()])
+        .finish()
+        .stderr_line(parts)
+        .status(status);
+    assert!(!ran.exists());
+}
+
+/// Ends within the time to connect that was given; told with much patience for a slow machine.
+#[track_caller]
+pub(crate) fn bounded(run: Meshlock) -> Finished {
+    let start = Instant::now();
+    let finished = run.args(["--dial-timeout", "1"]).finish();
+    assert!(start.elapsed() < Duration::from_secs(20), "one second was asked for");
+    finished
 }

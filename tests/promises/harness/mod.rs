@@ -13,13 +13,14 @@ pub(crate) mod screen;
 pub(crate) mod tls;
 
 pub(crate) use etcd::{Cluster, Etcd};
-pub(crate) use meshlock::{Finished, Meshlock, Running};
+pub(crate) use meshlock::{Finished, Meshlock, Running, bounded, option, refused};
 pub(crate) use observer::Observer;
 pub(crate) use proxy::Proxy;
 pub(crate) use pty::Terminal;
 
 use std::env;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
@@ -112,6 +113,14 @@ pub(crate) fn directory() -> PathBuf {
     let directory = ground().directory.join(unique("d"));
     fs::create_dir(&directory).expect("a directory");
     directory
+}
+
+/// A file that its owner alone can read, as files with secrets should be.
+pub(crate) fn secret(contents: &str) -> PathBuf {
+    let file = directory().join("secret");
+    fs::write(&file, contents).expect("a file");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("a mode");
+    file
 }
 
 /// A command with nothing in its environment but a path, a home and the mark of the test run.

@@ -1,0 +1,237 @@
+//! A TLS connection to a member, which remembers why it failed: HTTP/2 above it keeps no more of that than that the
+//! connection broke. A client takes the handshake for done before the server has seen its certificate (TLS 1.3), so
+//! that the server's refusal comes as the answer to the first question.
+
+use super::credentials::Credentials;
+use super::files::Unusable;
+use super::tls::{self, Tls};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::{self, ClientConfig};
+use tonic::codegen::http::Uri;
+use tonic::codegen::{BoxFuture, Service, StdError};
+
+/// Why a connection failed, with the files that it stood on.
+#[derive(Clone, Default)]
+pub(super) struct Trouble(Arc<Mutex<Option<What>>>);
+
+pub(super) struct What {
+    pub(super) error: Wrong,
+    pub(super) tls: Arc<Tls>,
+}
+
+pub(super) enum Wrong {
+    /// Ours: a file.
+    File(Unusable),
+    Tls(rustls::Error),
+    /// It hung up before TLS was spoken.
+    HungUp,
+    /// TLS was spoken, but not HTTP/2 within.
+    NotHttp2,
+}
+
+impl Trouble {
+    /// Given away once.
+    pub(super) fn take(&self) -> Option<What> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn remember(&self, error: Wrong, tls: &Arc<Tls>) {
+        let what = What {
+            error,
+            tls: Arc::clone(tls),
+        };
+        // The first says why, the others what followed from it.
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert(what);
+    }
+}
+
+/// Makes the connections to one endpoint.
+#[derive(Clone)]
+pub(super) struct Secure {
+    tcp: HttpConnector,
+    credentials: Credentials,
+    trouble: Trouble,
+}
+
+impl Secure {
+    pub(super) fn new(credentials: Credentials, trouble: Trouble) -> Self {
+        Self {
+            tcp: tcp(),
+            credentials,
+            trouble,
+        }
+    }
+}
+
+fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp
+}
+
+impl Service<Uri> for Secure {
+    type Response = TokioIo<Remembering>;
+    type Error = StdError;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.tcp.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connected = self.tcp.call(uri.clone());
+        let (credentials, trouble) = (self.credentials.clone(), self.trouble.clone());
+        Box::pin(async move {
+            let stream = connected.await?.into_inner();
+            let (config, tls) = credentials.tls().map_err(|unusable| {
+                let why = unusable.0.clone();
+                trouble.remember(Wrong::File(unusable), &Arc::default());
+                why
+            })?;
+            let name = match &tls.server_name {
+                Some(name) => name.clone(),
+                None => host(&uri)?,
+            };
+            let mut stream = Remembering {
+                stream: shake_hands(stream, config, name).await.inspect_err(|error| {
+                    trouble.remember(of_tls(error).map_or(Wrong::HungUp, Wrong::Tls), &tls);
+                })?,
+                trouble,
+                tls,
+                broken: None,
+            };
+            if stream.stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+                stream.trouble.remember(Wrong::NotHttp2, &stream.tls);
+                stream.shutdown().await.ok();
+                return Err("HTTP/2 was not negotiated".into());
+            }
+            Ok(TokioIo::new(stream))
+        })
+    }
+}
+
+async fn shake_hands(
+    stream: TcpStream,
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+) -> io::Result<TlsStream<TcpStream>> {
+    TlsConnector::from(config).connect(name, stream).await
+}
+
+fn host(uri: &Uri) -> Result<ServerName<'static>, StdError> {
+    let host = uri.host().unwrap_or_default();
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    Ok(ServerName::try_from(host.to_owned())?)
+}
+
+/// Whether a server shows a certificate to one who asks for it; nobody vouches for it here.
+pub(super) async fn shows_a_certificate(uri: Uri) -> bool {
+    let (Ok(config), Ok(name)) = (tls::trusting_nobody(), host(&uri)) else {
+        return false;
+    };
+    let Ok(stream) = tcp().call(uri).await else {
+        return false;
+    };
+    let refused = shake_hands(stream.into_inner(), Arc::new(config), name).await.err();
+    let error = refused.as_ref().and_then(of_tls);
+    matches!(error, Some(rustls::Error::InvalidCertificate(_)))
+}
+
+/// Whether a server speaks HTTP/2 without TLS: it answers our first words (RFC 9113, 3.4) with its settings (6.5).
+pub(super) async fn speaks_plainly(uri: Uri) -> bool {
+    const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+    const SETTINGS: u8 = 4;
+    let Ok(stream) = tcp().call(uri).await else {
+        return false;
+    };
+    let mut stream = stream.into_inner();
+    let mut frame = [0; 9];
+    stream.write_all(OPENING).await.is_ok() && stream.read_exact(&mut frame).await.is_ok() && frame[3] == SETTINGS
+}
+
+fn of_tls(error: &io::Error) -> Option<rustls::Error> {
+    error.get_ref()?.downcast_ref().cloned()
+}
+
+/// Tells [`Trouble`] why it broke.
+pub(super) struct Remembering {
+    stream: TlsStream<TcpStream>,
+    trouble: Trouble,
+    tls: Arc<Tls>,
+    /// Nothing can be written any more, and what is to be read still has to be.
+    broken: Option<io::Error>,
+}
+
+impl Remembering {
+    fn noted<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.inspect_err(|error| {
+            if let Some(error) = of_tls(error) {
+                self.trouble.remember(Wrong::Tls(error), &self.tls);
+            }
+        })
+    }
+
+    /// A server that hangs up may have said why before: that is still to be read where nothing can be written any more.
+    fn last_words<T>(&mut self, written: io::Result<T>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let error = match (written, self.broken.take()) {
+            (Ok(written), None) => return Poll::Ready(Ok(written)),
+            (_, Some(error)) | (Err(error), None) => error,
+        };
+        let mut rest = [0; 512];
+        loop {
+            let mut rest = ReadBuf::new(&mut rest);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut rest) {
+                Poll::Ready(Ok(())) if !rest.filled().is_empty() => {}
+                Poll::Ready(read) => {
+                    self.noted(read).ok();
+                    return Poll::Ready(Err(error));
+                }
+                // Soon: a broken connection counts as readable.
+                Poll::Pending => {
+                    self.broken = Some(error);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+impl AsyncRead for Remembering {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let result = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
+        Poll::Ready(self.noted(result))
+    }
+}
+
+impl AsyncWrite for Remembering {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        self.last_words(written, cx)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
+        self.last_words(flushed, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
