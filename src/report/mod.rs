@@ -14,6 +14,7 @@ mod file;
 pub mod health;
 pub mod locks;
 mod out;
+pub mod settings;
 mod table;
 mod text;
 

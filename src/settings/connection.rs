@@ -75,7 +75,7 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
 /// A variable that would have etcdctl connect otherwise must not be passed over in silence: the lock might be
 /// taken in another cluster than the one that everybody looks at.
 fn refuse_unsupported(sources: &Sources) -> Result<(), Failure> {
-    for (variable, value) in sources.0.iter() {
+    for (variable, value) in sources.environment.iter() {
         let Some(name) = variable.to_str().and_then(|name| name.strip_prefix("ETCDCTL_")) else {
             continue;
         };
@@ -206,7 +206,7 @@ fn private_key(file: &Found<PathBuf>) -> Result<Vec<u8>, Failure> {
 /// its own, or `name:password` where the name is taken from there too.
 fn user(typed: &cli::Connection, sources: &Sources) -> Result<Option<(String, String)>, Failure> {
     let file = sources.path("password-file", typed.password_file.as_deref());
-    let variable = sources.variable("password");
+    let variable = sources.set("password");
     let Some(user) = sources.find("user", typed.user.as_deref()) else {
         let password = file
             .map(|file| file.source)
