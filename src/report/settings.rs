@@ -45,7 +45,10 @@ pub fn text(shown: &Shown, width: Option<usize>) -> Vec<Line> {
             Span::plain(source),
         ]
     };
-    let files = shown.files.iter().map(|file| row("file", file.to_str(), NOTHING));
+    let files = shown
+        .files
+        .iter()
+        .map(|file| row("file", Some(&file.to_string_lossy()), NOTHING));
     let settings = shown.settings.iter().map(|setting| {
         let name = match &setting.lock {
             Some(lock) => dotted(lock, &setting.key),

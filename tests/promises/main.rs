@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod config;
 mod connection;
 mod contention;
 mod doctor;
