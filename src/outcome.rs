@@ -120,7 +120,7 @@ pub const EXIT_STATUSES: &[Row] = &[
     Row {
         status: "78",
         name: "config",
-        meaning: "bad settings, or unreadable TLS, password or report files; nothing was run",
+        meaning: "bad settings, or unreadable configuration, TLS, password or report files; nothing was run",
     },
     Row {
         status: "79",

@@ -2,7 +2,7 @@
 
 use super::asking::unwritable;
 use crate::outcome::Failure;
-use crate::report::{Out, settings};
+use crate::report::{Out, Reporter, Verbosity, settings};
 use crate::settings::config::Config;
 
 /// Shows the settings.
@@ -17,5 +17,9 @@ pub fn config(config: Config) -> Result<u8, Failure> {
         out.show(|width| settings::text(&config.shown, width))
     }
     .map_err(|error| unwritable(&error))?;
+    let reporter = Reporter::new(Verbosity::Normal);
+    for warning in &config.warnings {
+        reporter.notice(warning);
+    }
     config.wrong.map_or(Ok(0), Err)
 }

@@ -4,7 +4,7 @@
 use super::file::Files;
 use super::file::keys::{KEYS, Kind};
 use super::source::{Environment, Layer, Sources, shown};
-use super::{Part, looks, resolve};
+use super::{Part, looks, misspelt, resolve};
 use crate::cli::{self, Cli};
 use crate::outcome::Failure;
 use crate::report::Looks;
@@ -17,6 +17,8 @@ pub struct Config {
     pub shown: Shown,
     /// The first thing that is wrong.
     pub wrong: Option<Failure>,
+    /// What the user should know of the settings, a line each.
+    pub warnings: Vec<String>,
     pub json: bool,
     pub looks: Looks,
 }
@@ -44,6 +46,7 @@ pub fn config(typed: &cli::Config, environment: &Environment) -> Result<Config, 
             settings,
         },
         wrong,
+        warnings: misspelt::warnings(environment),
         json: typed.json,
         looks: looks::of(environment),
     })

@@ -435,7 +435,6 @@ fn the_password_of_a_file_reaches_etcd_and_nobody_else() {
     );
     let said = holder.finish().any_stdout().any_stderr().success();
     assert!(!said.stderr.contains("hunter2"), "{}", said.stderr);
-    etcd.assert_clean("auth");
 }
 
 #[test]
@@ -529,6 +528,13 @@ fn config_checks_each_lock_and_shows_what_there_is_all_the_same() {
     let said = checked(&[]).stderr_line(["config.toml:5: ttl"]).status(78);
     assert!(said.stdout.contains("lock.b.ttl"), "{}", said.stdout);
     checked(&["a"]).success();
+    config()
+        .env("MESHLOCK_CONFIG", "/dev/null")
+        .env("MESHLOCK_TLT", "9")
+        .finish()
+        .any_stdout()
+        .stderr_line(["MESHLOCK_TLT", "is MESHLOCK_TTL meant?"])
+        .success();
     checked(&["b"]).stderr_line(["config.toml:5: ttl"]).status(78);
     checked(&["a,b"]).stderr_line(["cannot be a lock's name"]).status(64);
 }

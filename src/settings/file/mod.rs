@@ -13,7 +13,6 @@ use nix::unistd::{User, geteuid};
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io;
-
 use std::path::{Path, PathBuf, absolute};
 
 const MACHINES: &str = "/etc/meshlock/config.toml";
