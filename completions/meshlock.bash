@@ -16,6 +16,9 @@ _meshlock() {
             ",$1")
                 cmd="meshlock"
                 ;;
+            meshlock,config)
+                cmd="meshlock__subcmd__config"
+                ;;
             meshlock,doctor)
                 cmd="meshlock__subcmd__doctor"
                 ;;
@@ -38,7 +41,7 @@ _meshlock() {
 
     case "${cmd}" in
         meshlock)
-            opts="-h -V --help --version run status history verify doctor"
+            opts="-h -V --help --version run status history verify doctor config"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -51,8 +54,37 @@ _meshlock() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        meshlock__subcmd__config)
+            opts="-h --json --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         meshlock__subcmd__doctor)
-            opts="-q -v -h --json --quiet --verbose --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --help"
+            opts="-q -v -h --json --quiet --verbose --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -157,6 +189,21 @@ _meshlock() {
                     fi
                     return 0
                     ;;
+                --config)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -165,7 +212,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__history)
-            opts="-n -h --failed --number --json --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --help"
+            opts="-n -h --failed --number --json --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -284,6 +331,21 @@ _meshlock() {
                     fi
                     return 0
                     ;;
+                --config)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -292,7 +354,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__run)
-            opts="-n -w -E -q -v -h --no-wait --wait --conflict-exit-code --ttl --grace --stop-signal --lost-grace --max-runtime --stragglers --release-timeout --report --keep --owner --reason --route --expect --trigger --system --record-args --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --quiet --verbose --help"
+            opts="-n -w -E -q -v -h --no-wait --wait --conflict-exit-code --ttl --grace --stop-signal --lost-grace --max-runtime --stragglers --release-timeout --report --keep --owner --reason --route --expect --trigger --system --record-args --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -535,6 +597,21 @@ _meshlock() {
                     fi
                     return 0
                     ;;
+                --config)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -543,7 +620,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__status)
-            opts="-h --json --prometheus --watch --check --warn-after --ttl-left --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --help"
+            opts="-h --json --prometheus --watch --check --warn-after --ttl-left --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -641,6 +718,21 @@ _meshlock() {
                     return 0
                     ;;
                 --password-file)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --config)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
                         oldifs="$IFS"

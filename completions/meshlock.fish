@@ -31,6 +31,7 @@ complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "status" -d 'Show 
 complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "history" -d 'Show how the last runs ended, newest first'
 complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "verify" -d 'Check from inside a command whether its lock is still held'
 complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "doctor" -d 'Check whether etcd, our rights in it and this machine are fit for locks'
+complete -c meshlock -n "__fish_meshlock_needs_command" -f -a "config" -d 'Show which settings apply, and where each comes from'
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s w -l wait -d 'Wait this long for the lock, then exit [default: without limit]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N if another has the lock [default: 75]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l ttl -d 'How soon others may start if this machine vanishes [default: 30s]' -r -f
@@ -60,6 +61,7 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l key -d 'The cl
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l tls-server-name -d 'What the servers\' certificates must be for [default: the host in the endpoint]' -r -f -a "(__fish_print_hostnames)"
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l user -d 'The etcd user' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l password-file -d 'The file with the etcd user\'s password' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l config -d 'Read the settings from FILE and no other [default: ~/.config/meshlock/config.toml, then /etc/meshlock/config.toml]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s n -l no-wait -d 'Do not wait: if another has the lock, exit at once'
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l record-args -d 'Record the command\'s arguments too'
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -s q -l quiet -d 'Say nothing of waiting and contention'
@@ -76,6 +78,7 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l key -d 'The
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l tls-server-name -d 'What the servers\' certificates must be for [default: the host in the endpoint]' -r -f -a "(__fish_print_hostnames)"
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l user -d 'The etcd user' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l password-file -d 'The file with the etcd user\'s password' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l config -d 'Read the settings from FILE and no other [default: ~/.config/meshlock/config.toml, then /etc/meshlock/config.toml]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l json -d 'As JSON, in the format of docs/status.schema.json'
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l prometheus -d 'As Prometheus\' text format, for node-exporter\'s textfile collector'
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l watch -d 'Draw anew at each change in etcd, until Ctrl-C'
@@ -93,6 +96,7 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l key -d 'Th
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l tls-server-name -d 'What the servers\' certificates must be for [default: the host in the endpoint]' -r -f -a "(__fish_print_hostnames)"
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l user -d 'The etcd user' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l password-file -d 'The file with the etcd user\'s password' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l config -d 'Read the settings from FILE and no other [default: ~/.config/meshlock/config.toml, then /etc/meshlock/config.toml]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l failed -d 'Only runs that did not end as was expected of them'
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l json -d 'As JSON, in the format of docs/history.schema.json'
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -118,7 +122,11 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l key -d 'The
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l tls-server-name -d 'What the servers\' certificates must be for [default: the host in the endpoint]' -r -f -a "(__fish_print_hostnames)"
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l user -d 'The etcd user' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l password-file -d 'The file with the etcd user\'s password' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l config -d 'Read the settings from FILE and no other [default: ~/.config/meshlock/config.toml, then /etc/meshlock/config.toml]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l json -d 'Say it as one JSON object, with the facts'
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -s q -l quiet -d 'Say only what is not as it should be'
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -s v -l verbose -d 'Say each known defect of the servers\' versions in a line of its own'
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c meshlock -n "__fish_meshlock_using_subcommand config" -l config -d 'Read the settings from FILE and no other [default: ~/.config/meshlock/config.toml, then /etc/meshlock/config.toml]' -r -F
+complete -c meshlock -n "__fish_meshlock_using_subcommand config" -l json -d 'As JSON, in the format of docs/config.schema.json'
+complete -c meshlock -n "__fish_meshlock_using_subcommand config" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -35,6 +35,7 @@ pub enum Command {
     History(History),
     Verify(Verify),
     Doctor(Doctor),
+    Config(Config),
 }
 
 /// Take a lock, run a command, let the lock go
@@ -44,7 +45,7 @@ pub enum Command {
 /// stopped before another holder starts.
 ///
 /// Options go before COMMAND; everything after it is its own and passed on untouched.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(
     after_help = "Exit statuses, the environment and the meaning of each option: meshlock run --help, meshlock-run(1).",
     after_long_help = help_of_run(),
@@ -86,6 +87,8 @@ pub struct Run {
     #[command(flatten)]
     pub connection: Connection,
     #[command(flatten)]
+    pub configuration: Configuration,
+    #[command(flatten)]
     pub output: Output,
 }
 
@@ -114,6 +117,8 @@ pub struct Status {
     pub place: Place,
     #[command(flatten)]
     pub connection: Connection,
+    #[command(flatten)]
+    pub configuration: Configuration,
 }
 
 #[derive(Args)]
@@ -189,6 +194,8 @@ pub struct History {
     pub place: Place,
     #[command(flatten)]
     pub connection: Connection,
+    #[command(flatten)]
+    pub configuration: Configuration,
 }
 
 /// Check from inside a command whether its lock is still held
@@ -261,9 +268,37 @@ pub struct Doctor {
     pub place: Place,
     #[command(flatten)]
     pub connection: Connection,
+    #[command(flatten)]
+    pub configuration: Configuration,
 }
 
+/// Show which settings apply, and where each comes from
+///
+/// One line for each setting of meshlock run, with its value and the variable or the line of a configuration file that it
+/// comes from. With a NAME, as they are for that lock; without, as they are for a lock that no file has a table for, and
+/// below that what the files say of single locks. Passwords are not shown, and etcd is not asked.
+///
+/// The settings are checked, too: what is wrong with one is said on standard error, and the exit status is then 78.
 #[derive(Args)]
+#[command(
+    after_help = "What a configuration file may hold, and what goes before what: meshlock-config(1).",
+    after_long_help = help_of_config(),
+    args_override_self = true,
+)]
+pub struct Config {
+    /// The lock whose settings to show
+    #[arg(value_name = "NAME", value_hint = ValueHint::Other)]
+    pub name: Option<OsString>,
+
+    /// As JSON, in the format of docs/config.schema.json
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub configuration: Configuration,
+}
+
+#[derive(Args, Default)]
 #[command(next_help_heading = "Waiting")]
 pub struct Waiting {
     /// Do not wait: if another has the lock, exit at once
@@ -288,7 +323,7 @@ pub struct Waiting {
     pub conflict_exit_code: Option<OsString>,
 }
 
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Holding and stopping")]
 pub struct Holding {
     /// How soon others may start if this machine vanishes [default: 30s]
@@ -348,7 +383,7 @@ pub struct Holding {
     pub release_timeout: Option<OsString>,
 }
 
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Records")]
 pub struct Records {
     /// Write the outcome to FILE as JSON
@@ -399,7 +434,7 @@ pub struct Records {
     pub record_args: bool,
 }
 
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Place in etcd")]
 pub struct Place {
     /// Everything of meshlock's lies under this key prefix [default: meshlock/]
@@ -415,7 +450,7 @@ pub struct Place {
     pub lock_key: Option<OsString>,
 }
 
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Connection")]
 pub struct Connection {
     /// etcd's members, separated by commas [default: 127.0.0.1:2379]
@@ -463,7 +498,17 @@ pub struct Connection {
     pub password_file: Option<PathBuf>,
 }
 
-#[derive(Args)]
+#[derive(Args, Default)]
+#[command(next_help_heading = "Configuration")]
+pub struct Configuration {
+    /// Read the settings from FILE and no other [default: ~/.config/meshlock/config.toml, then /etc/meshlock/config.toml]
+    ///
+    /// In TOML: meshlock-config(1) tells what may stand there. With /dev/null there is none.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+}
+
+#[derive(Args, Default)]
 #[command(next_help_heading = "Output")]
 pub struct Output {
     /// Say nothing of waiting and contention
@@ -529,7 +574,8 @@ fn help_of_run() -> StyledStr {
     after_long_help(
         "each option can be set by a variable, --some-option by MESHLOCK_SOME_OPTION; \
          MESHLOCK_PASSWORD is the password. Then etcdctl's variables count: ETCDCTL_ENDPOINTS, _DIAL_TIMEOUT, \
-         _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset.",
+         _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset. Then come the configuration files: \
+         meshlock-config(1).",
         "Exit status",
         |row| Some(row.meaning),
     )
@@ -537,17 +583,25 @@ fn help_of_run() -> StyledStr {
 
 fn help_of_askers() -> StyledStr {
     after_long_help(
-        "where etcd is, the prefix and the lock's key can be set by the variables of meshlock run; \
-         NO_COLOR turns colours off.",
+        "where etcd is, the prefix and the lock's key can be set by the variables of meshlock run, and by its \
+         configuration files; NO_COLOR turns colours off.",
         "Exit status, besides 0 and what is said above",
         |row| row.asking,
+    )
+}
+
+fn help_of_config() -> StyledStr {
+    after_long_help(
+        "the variables of meshlock run count here as they do there; NO_COLOR turns colours off.",
+        "Exit status, besides 0",
+        |row| row.asking.filter(|_| ["usage", "config"].contains(&row.name)),
     )
 }
 
 fn help_of_verify() -> StyledStr {
     after_long_help(
         "MESHLOCK_HELD_ALL, which meshlock run sets for its command, tells what is held and where etcd is. An option \
-         goes before that, and that before the variables of meshlock run.",
+         goes before that, and that before the variables of meshlock run. Configuration files are not read.",
         "Exit status, besides 0 and what is said above",
         |row| row.asking,
     )
@@ -581,7 +635,7 @@ mod tests {
         for (arguments, line) in [
             (
                 "",
-                "'meshlock' requires a subcommand but one was not provided [subcommands: run, status, history, verify, doctor]; see meshlock --help",
+                "'meshlock' requires a subcommand but one was not provided [subcommands: run, status, history, verify, doctor, config]; see meshlock --help",
             ),
             ("rin x ls", "unrecognized subcommand 'rin'; see meshlock --help"),
             (

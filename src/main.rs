@@ -46,6 +46,9 @@ fn obey(command: Command) -> Exit {
         Command::Verify(typed) => settings::verify::verify(typed, &environment)
             .and_then(|settings| commands::verify::verify(&settings))
             .map(Exit::Status),
+        Command::Config(typed) => settings::config::config(&typed, &environment)
+            .and_then(commands::config::config)
+            .map(Exit::Status),
         Command::Doctor(typed) => settings::doctor::doctor(&typed, &environment)
             .and_then(|settings| commands::doctor::doctor(&settings))
             .map(Exit::Status),

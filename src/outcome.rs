@@ -131,8 +131,10 @@ pub const EXIT_STATUSES: &[Row] = &[
     Row {
         status: "78",
         name: "config",
-        meaning: "bad settings, unreadable TLS, password or report files, or standard output that cannot be written; nothing was run",
-        asking: Some("bad settings, unreadable TLS or password files, or standard output that cannot be written"),
+        meaning: "bad settings, unreadable configuration, TLS, password or report files, or standard output that cannot be written; nothing was run",
+        asking: Some(
+            "bad settings, unreadable configuration, TLS or password files, or standard output that cannot be written",
+        ),
     },
     Row {
         status: "79",

@@ -13,6 +13,7 @@ use meshlock::lock::board::{Board, Life, Lock, Read};
 use meshlock::lock::keys::Place;
 use meshlock::outcome::{EXIT_STATUSES, Row};
 use meshlock::report::{self, locks, locks::Detail};
+use meshlock::settings::file::keys::{KEYS, Scope};
 use meshlock::store::Item;
 use std::fmt::Write as _;
 use std::fs;
@@ -271,6 +272,8 @@ fn page(command: &Command, template: &str) -> String {
             "@DESCRIPTION@" => page += &description(command),
             "@COMMANDS@" => page += &commands(command),
             "@OPTIONS@" => page += &options(command),
+            "@SETTINGS@" => page += &settings(),
+            "@EXAMPLE@" => page += &verbatim(&read("docs/config.toml")),
             "@EXIT_STATUS@" => {
                 let all = ["meshlock", "run"].contains(&command.get_name());
                 page += &exit_statuses(|row| if all { Some(row.meaning) } else { row.asking });
@@ -321,6 +324,37 @@ fn commands(command: &Command) -> String {
         roff.text([roman(sub.get_about().expect("about").to_string())]);
     }
     roff.to_roff()
+}
+
+/// What may stand in a configuration file, and what each is.
+fn settings() -> String {
+    let mut roff = Roff::new();
+    for key in KEYS {
+        let place = match key.scope {
+            Scope::Anywhere => "",
+            Scope::Top => "; at the top alone",
+            Scope::Lock => "; below [lock.NAME] alone",
+        };
+        roff.control("TP", []);
+        roff.text([bold(key.name)]);
+        roff.text([roman(format!("{}{place}", key.kind.as_written()))]);
+    }
+    roff.to_roff()
+}
+
+/// Lines as they are, between .EX and .EE.
+fn verbatim(text: &str) -> String {
+    let mut lines = String::new();
+    for line in text.lines() {
+        let line = line
+            .replace('\\', "\\e")
+            .replace('-', "\\-")
+            .replace('"', "\\(dq")
+            .replace('~', "\\(ti");
+        let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
+        writeln!(lines, "{guard}{line}").expect("a string");
+    }
+    lines
 }
 
 fn exit_statuses(meaning: impl Fn(&Row) -> Option<&'static str>) -> String {

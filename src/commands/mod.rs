@@ -2,6 +2,7 @@
 //! and the processes under it.
 
 mod asking;
+pub mod config;
 pub mod doctor;
 pub mod history;
 pub mod keep;

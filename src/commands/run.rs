@@ -32,6 +32,9 @@ pub fn run(settings: Run) -> Outcome {
     for warning in &settings.warnings {
         reporter.notice(warning);
     }
+    for origin in &settings.origins {
+        reporter.verbose(origin);
+    }
     let conflict_status = settings.conflict_status;
     let target = settings.report.clone();
     let (name, holder) = (settings.place.name.clone(), settings.holder.clone());

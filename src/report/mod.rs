@@ -15,6 +15,7 @@ pub mod health;
 pub mod locks;
 mod out;
 pub mod prompt;
+pub mod settings;
 mod table;
 mod text;
 

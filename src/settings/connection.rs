@@ -99,12 +99,12 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
 fn refuse_unsupported(sources: &Sources) -> Result<(), Failure> {
     // A lock from a server that anybody may pretend to be excludes nobody.
     let ours = format!("MESHLOCK_{UNVERIFIED}");
-    if sources.0.get(&ours).is_some_and(|value| !means_false(value)) {
+    if sources.environment.get(&ours).is_some_and(|value| !means_false(value)) {
         return Err(config(format!(
             "{ours} is set, which meshlock does not support: {INSTEAD}"
         )));
     }
-    for (variable, value) in sources.0.iter() {
+    for (variable, value) in sources.environment.iter() {
         let Some(name) = variable.to_str().and_then(|name| name.strip_prefix("ETCDCTL_")) else {
             continue;
         };
@@ -270,7 +270,7 @@ impl Files {
             Some((_, Password::Inline(password))) => password.to_owned().into(),
             None => match self.credential(sources)? {
                 Some(secret) => secret,
-                None if sources.0.attended => asked_for(name)?.into(),
+                None if sources.environment.is_attended() => asked_for(name)?.into(),
                 None => return Err(no_password(name)),
             },
         };
@@ -282,7 +282,7 @@ impl Files {
 
     /// What systemd handed to the service that we are part of.
     fn credential(&self, sources: &Sources) -> Result<Option<Secret>, Failure> {
-        let Some(directory) = sources.0.get(CREDENTIALS) else {
+        let Some(directory) = sources.environment.get(CREDENTIALS) else {
             return Ok(None);
         };
         let path = PathBuf::from(directory).join(CREDENTIAL);

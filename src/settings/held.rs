@@ -41,6 +41,9 @@ pub struct Reach {
     pub user: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
+    /// How long the first contact may take, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dial_timeout_ms: Option<u64>,
 }
 
 /// The variable's value: the holds around us and our own.
@@ -84,6 +87,7 @@ pub(super) fn reach(typed: &cli::Connection, sources: &Sources, connection: &Con
             .as_ref()
             .and_then(|_| file("password-file", typed.password_file.as_deref())),
         user,
+        dial_timeout_ms: u64::try_from(connection.dial_timeout.as_millis()).ok(),
     }
 }
 
@@ -97,8 +101,11 @@ pub(super) fn reach_again(typed: &mut cli::Connection, held: &Held) {
         tls_server_name,
         user,
         password_file,
+        dial_timeout_ms,
     } = held.reach.clone();
     typed.endpoints.get_or_insert(endpoints.into());
+    let dial_timeout = dial_timeout_ms.map(|millis| format!("{}ms", millis.max(1)).into());
+    typed.dial_timeout = typed.dial_timeout.take().or(dial_timeout);
     typed.cacert = typed.cacert.take().or(cacert);
     if typed.cert.is_none() && typed.key.is_none() {
         (typed.cert, typed.key) = (cert, cert_key);

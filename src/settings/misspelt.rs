@@ -1,4 +1,4 @@
-//! Variables that nobody reads and that are all but one of ours: a misspelt one would go unnoticed, and the lock be
+//! Names that are all but one of ours. A misspelt variable would go unnoticed, and the lock be
 //! taken elsewhere. Others may have `MESHLOCK_*` variables of their own, so that none is refused.
 
 use super::source::Environment;
@@ -20,7 +20,7 @@ pub(super) fn warnings(environment: &Environment) -> Vec<String> {
     set.into_iter()
         .filter(|name| !ours.iter().any(|our| our == name))
         .filter_map(|name| {
-            let meant = nearest(name, &ours)?;
+            let meant = nearest(name, ours.iter().map(String::as_str))?;
             Some(format!(
                 "MESHLOCK_{name} is set, which meshlock does not know: is MESHLOCK_{meant} meant?"
             ))
@@ -38,8 +38,9 @@ fn ours() -> Vec<String> {
         .collect()
 }
 
-fn nearest<'a>(name: &str, ours: &'a [String]) -> Option<&'a String> {
-    ours.iter()
+/// The one that is all but `name`.
+pub(super) fn nearest<'a>(name: &str, ours: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    ours.into_iter()
         .filter(|our| our.len().abs_diff(name.len()) <= 2)
         .map(|our| (strsim::osa_distance(name, our), our))
         // Of four letters two others are another word.

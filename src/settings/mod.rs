@@ -1,9 +1,11 @@
-//! Everything the user decided, resolved and validated: flags before `MESHLOCK_*` before `ETCDCTL_*`
-//! before defaults. The only reader of the environment; nothing past it sees clap.
+//! Everything the user decided, resolved and validated: flags before `MESHLOCK_*` before `ETCDCTL_*` before
+//! configuration files before defaults. The only reader of the environment; nothing past it sees clap.
 
+pub mod config;
 mod connection;
 pub mod doctor;
 mod duration;
+pub mod file;
 pub mod held;
 mod looks;
 mod misspelt;
@@ -18,7 +20,8 @@ pub use self::source::{Environment, arguments};
 pub use crate::report::Verbosity;
 use crate::store::Connection;
 
-use self::source::{Found, Layer, Sources, quoted};
+use self::file::{Files, Part};
+use self::source::{Found, Layer, Source, Sources, quoted};
 use crate::cli;
 use crate::lock::keys::Place;
 use crate::lock::record::Holder;
@@ -67,6 +70,8 @@ pub struct Run {
     pub verbosity: Verbosity,
     /// What the user should know of the settings, a line each.
     pub warnings: Vec<String>,
+    /// Where those are from that were neither typed nor left as they are, a line each.
+    pub origins: Vec<String>,
     /// It cannot bring a line up to date in place.
     pub dumb_terminal: bool,
 }
@@ -81,51 +86,73 @@ const KEEP_LIMIT: u32 = 1000;
 /// The settings of `meshlock run`.
 ///
 /// # Errors
-/// With the usage kind for what was typed, with the config kind for variables, and for files wherever their names
-/// come from.
+/// With the usage kind for what was typed, with the config kind for variables and configuration files, and for files
+/// wherever their names come from.
 pub fn run(typed: cli::Run, environment: &Environment) -> Result<Run, Failure> {
-    let sources = Sources(environment);
-    let typed = named(typed, &sources)?;
+    let files = Files::read(typed.configuration.config.as_deref(), environment)?;
+    with_files(typed, environment, &files)
+}
+
+/// The same, where these are the configuration files.
+///
+/// # Errors
+/// As [`run`].
+pub fn with_files(typed: cli::Run, environment: &Environment, files: &Files) -> Result<Run, Failure> {
+    let typed = named(typed, &Sources::new(environment, files, None))?;
+    let sources = Sources::new(environment, files, typed.name.as_deref());
+    let resolved = resolve(&typed, &sources)?;
+    Ok(Run {
+        // Last, since a FIFO's reader is told by it that we are there.
+        report: report(typed.records.report.as_deref(), &sources)?,
+        origins: sources.told(),
+        command: typed.command,
+        ..resolved
+    })
+}
+
+/// Everything but the command and the report, which is opened at once.
+fn resolve(typed: &cli::Run, sources: &Sources) -> Result<Run, Failure> {
     refuse_option_as_command(&typed.command)?;
+    let environment = sources.environment;
     let records = &typed.records;
     let keep = |text: &str| whole_number(text, KEEP_LIMIT);
     let status = |text: &str| whole_number(text, u32::from(u8::MAX));
     let conflict_status = read(
-        &sources,
+        sources,
         "conflict-exit-code",
         typed.waiting.conflict_exit_code.as_deref(),
         status,
     )?;
-    let prefix = place::prefix(&typed.place, &sources)?;
+    let prefix = place::prefix(&typed.place, sources)?;
     let place = match &typed.name {
-        Some(name) => place::named(&prefix, name, &typed.place, &sources)?,
-        None => place::keyed(&prefix, &typed.place, &sources)?,
+        Some(name) => place::named(&prefix, name, &typed.place, sources)?,
+        None => place::keyed(&prefix, &typed.place, sources)?,
     };
-    let asked = asked(&typed.holding, &sources)?;
-    let connection = connection::resolve(&typed.connection, &sources)?;
-    let holder = records::holder(&typed.command, records, &sources)?;
+    let asked = asked(&typed.holding, sources)?;
+    let connection = connection::resolve(&typed.connection, sources)?;
+    let holder = records::holder(&typed.command, records, sources)?;
     Ok(Run {
-        reach: held::reach(&typed.connection, &sources, &connection),
+        reach: held::reach(&typed.connection, sources, &connection),
         place,
         prefix,
-        wait: wait(&typed.waiting, &sources)?,
+        wait: wait(&typed.waiting, sources)?,
         asked,
-        stop_signal: read(&sources, "stop-signal", typed.holding.stop_signal.as_deref(), signal)?
+        stop_signal: read(sources, "stop-signal", typed.holding.stop_signal.as_deref(), signal)?
             .unwrap_or(Signal::SIGTERM),
-        stragglers: stragglers(&typed.holding, &sources)?,
+        stragglers: stragglers(&typed.holding, sources)?,
         conflict_status: conflict_status.map_or(CONTENDED, |status| u8::try_from(status).unwrap_or(CONTENDED)),
-        keep: read(&sources, "keep", records.keep.as_deref(), keep)?.unwrap_or(DEFAULT_KEEP),
+        keep: read(sources, "keep", records.keep.as_deref(), keep)?.unwrap_or(DEFAULT_KEEP),
         holder,
         environment: for_the_command(environment),
         outer_leases: outer_leases(environment),
         outer_holds: held::around(environment),
-        verbosity: verbosity(&typed.output, &sources)?,
+        verbosity: verbosity(&typed.output, sources)?,
         warnings: warnings(&connection, environment),
         connection,
+        origins: Vec::new(),
         dumb_terminal: looks::is_dumb(environment),
-        // Last, since a FIFO's reader is told by it that we are there.
-        report: report(records.report.as_deref(), &sources)?,
-        command: typed.command,
+        report: None,
+        command: Vec::new(),
     })
 }
 
@@ -184,15 +211,25 @@ fn wait(typed: &cli::Waiting, sources: &Sources) -> Result<Option<Duration>, Fai
     if typed.no_wait {
         return Ok(Some(Duration::ZERO));
     }
-    let found = sources.find("wait", typed.wait.as_deref());
-    let set = found.as_ref().filter(|found| found.source.layer != Layer::Flag);
-    if typed.wait.is_none() && switch(sources, "no-wait")? {
-        return match set {
-            Some(wait) => Err(wait.source.refuse("and MESHLOCK_NO_WAIT cannot both be set")),
-            None => Ok(Some(Duration::ZERO)),
-        };
+    let wait = sources.find("wait", typed.wait.as_deref());
+    let no_wait = switched_on(sources, "no-wait")?;
+    match (wait, no_wait) {
+        (Some(wait), no_wait) if nearer(&wait.source, no_wait.as_ref())? => wait.read(duration::parse).map(Some),
+        (_, Some(_)) => Ok(Some(Duration::ZERO)),
+        (_, None) => Ok(None),
     }
-    found.map(|found| found.read(duration::parse)).transpose()
+}
+
+/// Of two settings of which only one can hold, the nearer does.
+fn nearer(one: &Source, other: Option<&Source>) -> Result<bool, Failure> {
+    match other {
+        Some(other) if one.layer == other.layer => Err(Failure::new(
+            one.failure_kind(),
+            format!("{one} and {other} cannot both be set"),
+        )),
+        Some(other) => Ok(one.layer < other.layer),
+        None => Ok(true),
+    }
 }
 
 fn asked(typed: &cli::Holding, sources: &Sources) -> Result<Asked, Failure> {
@@ -238,36 +275,42 @@ fn asked(typed: &cli::Holding, sources: &Sources) -> Result<Asked, Failure> {
 fn stragglers(typed: &cli::Holding, sources: &Sources) -> Result<Stragglers, Failure> {
     let by_name =
         |name: &str| Stragglers::from_str(name, true).map_err(|_| "is not one of leave, wait, kill".to_owned());
-    let set = sources.variable("stragglers").filter(|_| typed.stragglers.is_none());
-    let set = set.map(|found| found.read(by_name)).transpose()?;
-    Ok(typed.stragglers.or(set).unwrap_or(Stragglers::Leave))
+    Ok(match typed.stragglers {
+        Some(typed) => typed,
+        None => read(sources, "stragglers", None, by_name)?.unwrap_or(Stragglers::Leave),
+    })
 }
 
 fn verbosity(typed: &cli::Output, sources: &Sources) -> Result<Verbosity, Failure> {
-    let (quiet, verbose) = if typed.quiet || typed.verbose {
-        (typed.quiet, typed.verbose)
-    } else {
-        (switch(sources, "quiet")?, switch(sources, "verbose")?)
-    };
-    match (quiet, verbose) {
-        (true, true) => Err(Failure::new(
-            FailureKind::Config,
-            "MESHLOCK_QUIET and MESHLOCK_VERBOSE cannot both be set",
-        )),
-        (true, false) => Ok(Verbosity::Quiet),
-        (false, true) => Ok(Verbosity::Verbose),
-        (false, false) => Ok(Verbosity::Normal),
+    match (typed.quiet, typed.verbose) {
+        (true, _) => return Ok(Verbosity::Quiet),
+        (_, true) => return Ok(Verbosity::Verbose),
+        _ => {}
     }
+    let (quiet, verbose) = (switched_on(sources, "quiet")?, switched_on(sources, "verbose")?);
+    Ok(match (quiet, verbose) {
+        (Some(quiet), verbose) if nearer(&quiet, verbose.as_ref())? => Verbosity::Quiet,
+        (_, Some(_)) => Verbosity::Verbose,
+        (_, None) => Verbosity::Normal,
+    })
 }
 
-/// A flag without a value, set by a variable.
+/// A flag without a value, set elsewhere than on the command line.
 fn switch(sources: &Sources, flag: &str) -> Result<bool, Failure> {
+    switched_on(sources, flag).map(|on| on.is_some())
+}
+
+/// Where it is switched on.
+fn switched_on(sources: &Sources, flag: &str) -> Result<Option<Source>, Failure> {
     let on = |text: &str| match text.to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(true),
         "0" | "false" | "no" | "off" => Ok(false),
         _ => Err("is neither true nor false".to_owned()),
     };
-    Ok(read(sources, flag, None, on)?.unwrap_or(false))
+    let Some(found) = sources.find(flag, None) else {
+        return Ok(None);
+    };
+    Ok(found.read(on)?.then_some(found.source))
 }
 
 fn report(typed: Option<&Path>, sources: &Sources) -> Result<Option<Target>, Failure> {

@@ -69,7 +69,7 @@ fn purpose(
     if purpose.trigger.is_none() || purpose.system.is_none() {
         let ancestry = tree::ancestry(process::id().cast_signed());
         let cgroup = || fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let origin = Origin::find(sources.0, ancestry, cgroup);
+        let origin = Origin::find(sources.environment, ancestry, cgroup);
         purpose.trigger.get_or_insert_with(|| origin.trigger());
         purpose.system.get_or_insert_with(|| origin.system(host, user));
     }

@@ -1,7 +1,9 @@
-//! Where a setting comes from: flags before `MESHLOCK_*` before `ETCDCTL_*`. Every complaint names the flag or
-//! variable that it is about. Knows no single setting.
+//! Where a setting comes from: flags before `MESHLOCK_*` before `ETCDCTL_*` before the configuration files. Every
+//! complaint names the flag, the variable or the line that it is about. Knows no single setting.
 
+use super::file::{Files, Part};
 use crate::outcome::{Failure, FailureKind};
+use std::cell::RefCell;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -12,8 +14,9 @@ use std::path::{Path, PathBuf};
 #[derive(Clone)]
 pub struct Environment {
     variables: Vec<(OsString, OsString)>,
+    ours: bool,
     /// Somebody may sit at the terminal and be asked.
-    pub(super) attended: bool,
+    attended: bool,
 }
 
 impl Environment {
@@ -21,8 +24,36 @@ impl Environment {
     pub fn inherited() -> Self {
         Self {
             variables: env::vars_os().collect(),
+            ours: true,
             // Not under cron, and not where something else than a person is to be read.
             attended: io::stdin().is_terminal(),
+        }
+    }
+
+    /// Ours, without a variable in it.
+    #[cfg(test)]
+    pub(super) const fn bare() -> Self {
+        Self {
+            variables: Vec::new(),
+            ours: true,
+            attended: false,
+        }
+    }
+
+    /// Whether we live in it: one that was made up has no machine and no user around it.
+    pub(super) const fn is_ours(&self) -> bool {
+        self.ours
+    }
+
+    pub(super) const fn is_attended(&self) -> bool {
+        self.attended
+    }
+
+    /// The same, where nobody is to be asked.
+    pub(super) fn unattended(&self) -> Self {
+        Self {
+            attended: false,
+            ..self.clone()
         }
     }
 
@@ -51,6 +82,7 @@ impl<N: Into<OsString>, V: Into<OsString>> FromIterator<(N, V)> for Environment 
         let variables = variables.into_iter();
         Self {
             variables: variables.map(|(name, value)| (name.into(), value.into())).collect(),
+            ours: false,
             attended: false,
         }
     }
@@ -62,13 +94,18 @@ pub(super) enum Layer {
     Flag,
     Meshlock,
     Etcdctl,
+    /// The number of the file, and the part of it.
+    File(usize, Part),
 }
 
-/// Where one setting was found; displays as the flag or the variable.
+/// Where one setting was found; displays as the flag, the variable, or the line with the key.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub layer: Layer,
-    name: String,
+    /// The flag, the variable, or file and line.
+    pub place: String,
+    /// In a file, the key.
+    key: Option<String>,
 }
 
 impl Source {
@@ -76,7 +113,7 @@ impl Source {
     pub(super) const fn failure_kind(&self) -> FailureKind {
         match self.layer {
             Layer::Flag => FailureKind::Usage,
-            Layer::Meshlock | Layer::Etcdctl => FailureKind::Config,
+            Layer::Meshlock | Layer::Etcdctl | Layer::File(..) => FailureKind::Config,
         }
     }
 
@@ -88,7 +125,10 @@ impl Source {
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
+        match &self.key {
+            Some(key) => write!(f, "{}: {key}", self.place),
+            None => f.write_str(&self.place),
+        }
     }
 }
 
@@ -122,20 +162,52 @@ pub(super) fn quoted(value: impl AsRef<OsStr>) -> String {
 const QUOTED: usize = 200;
 
 /// Looks settings up by the long name of their flag.
-pub(super) struct Sources<'a>(pub &'a Environment);
+pub(super) struct Sources<'a> {
+    pub environment: &'a Environment,
+    pub files: &'a Files,
+    /// Whose table in the files counts.
+    lock: Option<&'a str>,
+    /// What was found elsewhere than on the command line: setting, value, place.
+    told: RefCell<Vec<[String; 3]>>,
+}
 
 impl<'a> Sources<'a> {
+    pub(super) fn new(environment: &'a Environment, files: &'a Files, lock: Option<&'a OsStr>) -> Self {
+        Self {
+            environment,
+            files,
+            // No table has a name that is not UTF-8.
+            lock: lock.and_then(OsStr::to_str),
+            told: RefCell::new(Vec::new()),
+        }
+    }
+
+    /// The same, as they are for one lock.
+    pub(super) fn about<'b>(&self, lock: &'b OsStr) -> Sources<'b>
+    where
+        'a: 'b,
+    {
+        Sources::new(self.environment, self.files, Some(lock))
+    }
+
     pub(super) fn find(&self, flag: &str, typed: Option<&'a OsStr>) -> Option<Found<&'a OsStr>> {
-        match typed {
-            Some(value) => Some(Found {
+        if let Some(value) = typed {
+            return Some(Found {
                 source: Source {
                     layer: Layer::Flag,
-                    name: format!("--{flag}"),
+                    place: format!("--{flag}"),
+                    key: None,
                 },
                 value,
-            }),
-            None => self.variable(flag),
+            });
         }
+        let found = self.set(flag)?;
+        let told = [flag.to_owned(), shown(flag, found.value), found.source.place.clone()];
+        let mut all = self.told.borrow_mut();
+        if !all.contains(&told) {
+            all.push(told);
+        }
+        Some(found)
     }
 
     pub(super) fn path(&self, flag: &str, typed: Option<&'a Path>) -> Option<Found<PathBuf>> {
@@ -143,6 +215,17 @@ impl<'a> Sources<'a> {
             source: found.source,
             value: found.value.into(),
         })
+    }
+
+    /// What was found elsewhere than on the command line, a line each.
+    pub(super) fn told(&self) -> Vec<String> {
+        let line = |[flag, value, place]: &[String; 3]| format!("{flag} is {}, from {place}", quoted(value));
+        self.told.borrow().iter().map(line).collect()
+    }
+
+    /// Elsewhere than on the command line.
+    pub(super) fn set(&self, flag: &str) -> Option<Found<&'a OsStr>> {
+        self.variable(flag).or_else(|| self.in_a_file(flag))
     }
 
     /// `some-option` in `MESHLOCK_SOME_OPTION`, or for a setting that etcdctl has too, in etcdctl's variable.
@@ -156,12 +239,42 @@ impl<'a> Sources<'a> {
         .into_iter()
         .filter(|(.., asked)| *asked)
         .find_map(|(layer, program, _)| {
-            let name = format!("{program}_{upper}");
-            let value = self.0.get(&name)?;
-            Some(Found {
-                source: Source { layer, name },
-                value,
-            })
+            let place = format!("{program}_{upper}");
+            let value = self.environment.get(&place)?;
+            let source = Source {
+                layer,
+                place,
+                key: None,
+            };
+            Some(Found { source, value })
+        })
+    }
+
+    fn in_a_file(&self, flag: &str) -> Option<Found<&'a OsStr>> {
+        let (number, part, file, entry) = self.files.find(self.lock, flag)?;
+        let source = Source {
+            layer: Layer::File(number, part),
+            place: format!("{}:{}", file.path.display(), entry.line),
+            key: Some(flag.to_owned()),
+        };
+        Some(Found {
+            source,
+            value: &entry.value,
         })
     }
 }
+
+/// What may be shown of a setting: no password.
+pub(super) fn shown(flag: &str, value: &OsStr) -> String {
+    let text = value.to_string_lossy();
+    let masked = |visible: &str| format!("{visible}{MASK}");
+    match flag {
+        "password" => masked(""),
+        "user" if text.contains(':') => masked(&text[..=text.find(':').unwrap_or(0)]),
+        // What stands before an at sign may be a user's name and password.
+        "endpoints" if text.contains('@') => masked(""),
+        _ => text.into_owned(),
+    }
+}
+
+const MASK: &str = "********";

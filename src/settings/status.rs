@@ -1,5 +1,6 @@
 //! The settings of `meshlock status` and `meshlock history`: which locks, from where, and how they are shown.
 
+use super::file::Files;
 use super::source::Sources;
 use super::{connection, duration, looks, place, read};
 use crate::cli;
@@ -57,7 +58,8 @@ const COUNT_LIMIT: u32 = 100_000;
 /// # Errors
 /// As [`super::run`].
 pub fn status(typed: &cli::Status, environment: &Environment) -> Result<Status, Failure> {
-    let sources = Sources(environment);
+    let files = Files::read(typed.configuration.config.as_deref(), environment)?;
+    let sources = Sources::new(environment, &files, None);
     let prefix = place::prefix(&typed.place, &sources)?;
     let warn_after = read(
         &sources,
@@ -87,7 +89,8 @@ pub fn status(typed: &cli::Status, environment: &Environment) -> Result<Status, 
 /// # Errors
 /// As [`super::run`].
 pub fn history(typed: &cli::History, environment: &Environment) -> Result<History, Failure> {
-    let sources = Sources(environment);
+    let files = Files::read(typed.configuration.config.as_deref(), environment)?;
+    let sources = Sources::new(environment, &files, None);
     let prefix = place::prefix(&typed.place, &sources)?;
     let names: Vec<OsString> = typed.name.iter().cloned().collect();
     let count = |text: &str| super::whole_number(text, COUNT_LIMIT);
@@ -114,7 +117,7 @@ fn places(prefix: &str, names: &[OsString], typed: &cli::Place, sources: &Source
         )),
         (_, names) => names
             .iter()
-            .map(|name| place::named(prefix, name, typed, sources))
+            .map(|name| place::named(prefix, name, typed, &sources.about(name)))
             .collect(),
     }
 }

@@ -1,5 +1,6 @@
 //! What `meshlock verify` needs to know: which hold, how etcd is reached, and how much time must be left.
 
+use super::file::Files;
 use super::held::{self, Held};
 use super::source::{Environment, Sources, quoted};
 use super::{Verbosity, connection, duration, read, verbosity};
@@ -24,7 +25,9 @@ pub struct Verify {
 /// # Errors
 /// With the usage kind outside of the hold that is asked for, else as [`super::run`].
 pub fn verify(typed: cli::Verify, environment: &Environment) -> Result<Verify, Failure> {
-    let sources = Sources(environment);
+    // The hold's environment tells all that a file could; a file might lead to another cluster, or not be readable here.
+    let files = Files::default();
+    let sources = Sources::new(environment, &files, None);
     let held = held::told(environment).ok_or_else(not_ours)?;
     let held = asked_for(&held, typed.name.as_deref())?;
     let mut reach = typed.connection;

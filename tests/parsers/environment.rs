@@ -276,6 +276,7 @@ fn the_binary_refuses_bad_bytes_in_one_line_before_anything_runs() {
             .args(["run", "--dial-timeout=0.3", "x", "--", "echo", "ran"])
             .env_clear()
             .env("MESHLOCK_ENDPOINTS", "127.0.0.1:1")
+            .env("MESHLOCK_CONFIG", "/dev/null")
             .env(name, OsString::from_vec(value))
             .stdin(Stdio::null())
             .output()

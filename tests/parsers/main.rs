@@ -9,6 +9,7 @@ mod credentials;
 mod durations;
 mod endpoints;
 mod environment;
+mod files;
 mod lines;
 mod messages;
 mod names;
@@ -18,7 +19,7 @@ mod reports;
 mod views;
 
 use clap::Parser as _;
-use meshlock::cli::{Cli, Command};
+use meshlock::cli::{self, Cli, Command};
 use meshlock::outcome::Failure;
 use meshlock::settings::{self, Run};
 use nix::time::{ClockId, clock_gettime};
@@ -89,13 +90,18 @@ fn run_with<A: AsRef<OsStr>, N: Into<OsString>, V: Into<OsString>>(
     name: &OsStr,
     variables: impl IntoIterator<Item = (N, V)>,
 ) -> Result<Run, Failure> {
+    settings::run(typed(options, name), &variables.into_iter().collect())
+}
+
+/// `meshlock run` as it was typed.
+fn typed<A: AsRef<OsStr>>(options: impl IntoIterator<Item = A>, name: &OsStr) -> cli::Run {
     let options = options.into_iter().map(|option| option.as_ref().to_owned());
     let arguments = ["meshlock", "run"].map(OsString::from).into_iter().chain(options);
     let arguments = arguments.chain(["--".into(), name.to_owned(), "true".into()]);
     let Command::Run(typed) = Cli::try_parse_from(arguments).expect("arguments").command else {
         panic!("another command");
     };
-    settings::run(typed, &variables.into_iter().collect())
+    typed
 }
 
 /// As [`settings_of`], one option and nothing else.

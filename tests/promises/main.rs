@@ -9,6 +9,7 @@
 mod harness;
 
 mod auth;
+mod config;
 mod connection;
 mod contention;
 mod cost;

@@ -123,13 +123,15 @@ pub(crate) fn secret(contents: &str) -> PathBuf {
     file
 }
 
-/// A command with nothing in its environment but a path, a home and the mark of the test run.
+/// A command with nothing in its environment but a path, a home and the mark of the test run, and without the
+/// configuration files of whoever runs the tests.
 pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command
         .env_clear()
         .env("PATH", env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()))
         .env("HOME", &ground().directory)
+        .env("MESHLOCK_CONFIG", "/dev/null")
         .env(RUN, id());
     command
 }
