@@ -79,10 +79,7 @@ fn the_newest_run_comes_first_and_the_exceptions_can_be_had_alone() {
         .success()
         .stdout;
     let lines: Vec<&str> = table.lines().collect();
-    assert!(
-        lines[0].starts_with("ENDED ") && lines[0].ends_with(" WHY"),
-        "{table}"
-    );
+    assert!(lines[0].starts_with("ENDED ") && lines[0].ends_with(" WHY"), "{table}");
     assert!(
         lines[1].contains("  overrun  ") && lines[3].contains("  ok  "),
         "{table}"

@@ -4,6 +4,7 @@ use crate::harness::{Etcd, Meshlock, Running, eventually, proc, schema, so, uniq
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::process::Stdio;
+use std::time::Duration;
 
 /// The recorded runs, newest first, as `meshlock history` tells of them.
 fn runs(etcd: &Etcd, options: &[&str]) -> Vec<Value> {
@@ -248,8 +249,10 @@ fn a_lost_answer_to_the_start_does_not_record_it_twice() {
     let proxy = etcd.proxy();
     let mut next = Meshlock::run_at(proxy.endpoint(), &name).start();
     next.wait_for_stderr("was left without a release");
-    proxy.hold_down();
+    // The answer is on its way for as long as it takes to cut it off.
+    proxy.delay(Duration::from_millis(500));
     eventually("the open record is cleared", || so(etcd.get(&open).is_none()));
+    proxy.hold_down();
     proxy.cut();
     proxy.heal();
     next.finish().any_stderr().success();
