@@ -242,6 +242,25 @@ fn a_run_that_comes_back_says_itself_how_it_ended() {
 }
 
 #[test]
+fn a_run_that_comes_back_during_the_delay_is_not_said_to_have_vanished() {
+    let etcd = Etcd::shared();
+    let name = unique("word");
+    let open = open_record(etcd, &name, 0x1f, &GONE.replace("4000", "100000"));
+    let token = etcd.created(&open);
+    let mut next = Meshlock::run(etcd, &name).start();
+    next.wait_for_stderr("waiting 10.0 s");
+    // What its release does where its entry is gone.
+    let own = GONE.replace(
+        r#""ttl_ms":4000"#,
+        &format!(r#""token":{token},"result":"command","status":0,"acquired":"a","ended":"e""#),
+    );
+    etcd.put(&format!("meshlock/log/{name}/{token:016x}"), &own);
+    etcd.del(&open);
+    next.finish().any_stderr().success();
+    assert_eq!(results(&runs(etcd, &[&name])), ["command", "command"]);
+}
+
+#[test]
 fn a_lost_answer_to_the_start_does_not_record_it_twice() {
     let etcd = Etcd::shared();
     let name = unique("answer");
