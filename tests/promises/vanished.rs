@@ -4,6 +4,7 @@ use crate::harness::{Etcd, Meshlock, Running, eventually, proc, schema, so, uniq
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::process::Stdio;
+use std::time::Duration;
 
 /// The recorded runs, newest first, as `meshlock history` tells of them.
 fn runs(etcd: &Etcd, options: &[&str]) -> Vec<Value> {
@@ -241,6 +242,25 @@ fn a_run_that_comes_back_says_itself_how_it_ended() {
 }
 
 #[test]
+fn a_run_that_comes_back_during_the_delay_is_not_said_to_have_vanished() {
+    let etcd = Etcd::shared();
+    let name = unique("word");
+    let open = open_record(etcd, &name, 0x1f, &GONE.replace("4000", "100000"));
+    let token = etcd.created(&open);
+    let mut next = Meshlock::run(etcd, &name).start();
+    next.wait_for_stderr("waiting 10.0 s");
+    // What its release does where its entry is gone.
+    let own = GONE.replace(
+        r#""ttl_ms":4000"#,
+        &format!(r#""token":{token},"result":"command","status":0,"acquired":"a","ended":"e""#),
+    );
+    etcd.put(&format!("meshlock/log/{name}/{token:016x}"), &own);
+    etcd.del(&open);
+    next.finish().any_stderr().success();
+    assert_eq!(results(&runs(etcd, &[&name])), ["command", "command"]);
+}
+
+#[test]
 fn a_lost_answer_to_the_start_does_not_record_it_twice() {
     let etcd = Etcd::shared();
     let name = unique("answer");
@@ -248,8 +268,10 @@ fn a_lost_answer_to_the_start_does_not_record_it_twice() {
     let proxy = etcd.proxy();
     let mut next = Meshlock::run_at(proxy.endpoint(), &name).start();
     next.wait_for_stderr("was left without a release");
-    proxy.hold_down();
+    // The answer is on its way for as long as it takes to cut it off.
+    proxy.delay(Duration::from_millis(500));
     eventually("the open record is cleared", || so(etcd.get(&open).is_none()));
+    proxy.hold_down();
     proxy.cut();
     proxy.heal();
     next.finish().any_stderr().success();
