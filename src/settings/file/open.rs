@@ -11,7 +11,8 @@ use std::path::Path;
 /// Larger ones are not settings, but something else.
 const LIMIT: u64 = 1 << 20;
 
-/// Those who may write: the group and everybody (`inode(7)`).
+/// The group and everybody (`inode(7)`). The group too: who is in it is decided elsewhere, and none of them needs to
+/// write here.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// Why there is nothing to read.
