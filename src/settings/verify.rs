@@ -109,6 +109,7 @@ mod tests {
             cluster: "c".to_owned(),
             reach: held::Reach {
                 endpoints: endpoints.to_owned(),
+                dial_timeout_ms: Some(9000),
                 ..held::Reach::default()
             },
         };
@@ -118,7 +119,11 @@ mod tests {
             let Command::Verify(typed) = Cli::try_parse_from(words).expect("arguments").command else {
                 panic!("another command");
             };
-            let variables = [(held::ALL, all.as_str()), ("MESHLOCK_ENDPOINTS", "http://c:3")];
+            let variables = [
+                (held::ALL, all.as_str()),
+                ("MESHLOCK_ENDPOINTS", "http://c:3"),
+                ("MESHLOCK_DIAL_TIMEOUT", "3s"),
+            ];
             verify(typed, &variables.into_iter().collect())
         };
         for (arguments, name, endpoint) in [
@@ -131,7 +136,10 @@ mod tests {
             assert_eq!(settings.claim.name, name);
             assert_eq!((settings.claim.lease, settings.claim.cluster), (0x2a, 0xc));
             assert_eq!(settings.connection.endpoints, [endpoint], "{arguments:?}");
+            assert_eq!(settings.connection.dial_timeout, Duration::from_secs(9));
         }
+        let settings = verified(&["--dial-timeout=1"]).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(settings.connection.dial_timeout, Duration::from_secs(1));
         let failure = verified(&["other"]).err().expect("a failure");
         assert_eq!(failure.kind, FailureKind::Usage);
     }
