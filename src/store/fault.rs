@@ -243,12 +243,13 @@ fn our_certificate(endpoint: &str, tls: &Tls, alert: AlertDescription) -> Fault 
     };
     let spoken = spoken(alert);
     match (alert, &tls.identity) {
-        (
-            AlertDescription::HandshakeFailure
-            | AlertDescription::ProtocolVersion
-            | AlertDescription::InsufficientSecurity,
-            _,
-        ) => Fault::Config {
+        // etcd's --auto-tls makes keys of P-521, which ring has not.
+        (AlertDescription::HandshakeFailure, _) => Fault::Config {
+            why: format!(
+                "{endpoint}: its TLS and ours have nothing in common ({spoken}): its key must be RSA, Ed25519, or ECDSA with P-256 or P-384"
+            ),
+        },
+        (AlertDescription::ProtocolVersion | AlertDescription::InsufficientSecurity, _) => Fault::Config {
             why: format!("{endpoint}: it offers no TLS of a kind that can be used ({spoken})"),
         },
         (AlertDescription::InternalError | AlertDescription::UserCanceled, _) => Fault::Unreachable {

@@ -92,7 +92,6 @@ impl fmt::Display for Kept {
 const SHOWN: usize = 200;
 
 fn contents(path: &Path, within: Option<Duration>) -> io::Result<Vec<u8>> {
-    let until = within.map(|within| (Instant::now() + within, within));
     // Opening a FIFO waits for a writer without this.
     let flags = nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
@@ -101,25 +100,23 @@ fn contents(path: &Path, within: Option<Duration>) -> io::Result<Vec<u8>> {
         (&file).take(LIMIT + 1).read_to_end(&mut contents)?;
         return Ok(contents);
     }
+    let Some(within) = within else {
+        return Err(io::Error::other("it is no regular file any more"));
+    };
+    let until = Instant::now() + within;
     let mut chunk = [0; 4096];
     while contents.len() as u64 <= LIMIT {
-        if let Some((until, within)) = until {
-            let left = until.saturating_duration_since(Instant::now());
-            let millis = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-            let mut readable = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
-            match poll(
-                &mut readable,
-                PollTimeout::try_from(millis).unwrap_or(PollTimeout::ZERO),
-            ) {
-                Ok(0) => {
-                    return Err(io::Error::other(format!(
-                        "nobody has written it, and closed it, within {} s (--dial-timeout)",
-                        within.as_secs_f64()
-                    )));
-                }
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut readable = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut readable, timeout) {
+            Ok(0) => {
+                let within = within.as_secs_f64();
+                let why = format!("nobody has written it, and closed it, within {within} s (--dial-timeout)");
+                return Err(io::Error::other(why));
             }
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
         }
         match (&file).read(&mut chunk) {
             Ok(0) => break,

@@ -121,16 +121,14 @@ fn a_right_to_the_prefix_alone_is_enough() {
     );
 }
 
-/// How servers are to make their tokens, and for how many seconds at the most.
-fn tokens() -> [String; 2] {
+/// How servers are to make their tokens: such as end soon, and one that only a change of roles makes old.
+fn tokens() -> [String; 3] {
     let files = directory();
     let (private, public) = (files.join("jwt.key"), files.join("jwt.pub"));
     tls::key_pair(&private, &public);
     let (private, public) = (private.display(), public.display());
-    [
-        "--auth-token-ttl=3".to_owned(),
-        format!("--auth-token=jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=3s"),
-    ]
+    let jwt = |ttl| format!("--auth-token=jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl={ttl}");
+    ["--auth-token-ttl=3".to_owned(), jwt("3s"), jwt("1h")]
 }
 
 #[test]

@@ -115,7 +115,6 @@ fn any_certificate_of_a_bundle_will_do() {
 
 #[test]
 fn a_server_with_a_certificate_of_its_own_is_trusted_by_that() {
-    // As etcd's --auto-tls makes them.
     let own = Authority::new().issue_itself(
         "own",
         &[
@@ -189,6 +188,20 @@ fn what_is_wrong_with_a_servers_certificate_is_told() {
             &[&[etcd.address().as_str()], parts].concat(),
         );
     }
+    // As etcd's --auto-tls makes them: not a kind that we know.
+    let p521 = issue(
+        "p521",
+        Wanted {
+            key: &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-521"],
+            ..usual()
+        },
+    );
+    let etcd = showing(&p521);
+    refused(
+        Meshlock::run(&etcd, "tls").args([option("--cacert", &authority.cert())]),
+        78,
+        &[&etcd.address(), "its key must be", "P-256 or P-384"],
+    );
     let etcd = showing(&itself);
     refused(
         Meshlock::run(&etcd, "tls").args([option("--cacert", &itself.cert)]),
