@@ -2,12 +2,13 @@
 //! and the README's tables are made from this one definition. No logic: values stay as typed, and
 //! `settings` decides what they mean, whichever of flag or variable they came from.
 
-use crate::outcome::{EXIT_STATUSES, Failure, FailureKind, Row};
-use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+mod help;
+mod parse;
+
+pub use self::parse::{parse, refusal};
+
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// Run a command under a distributed lock
@@ -48,7 +49,7 @@ pub enum Command {
 #[derive(Args, Default)]
 #[command(
     after_help = "Exit statuses, the environment and the meaning of each option: meshlock run --help, meshlock-run(1).",
-    after_long_help = help_of_run(),
+    after_long_help = help::of_run(),
     override_usage = "meshlock run [OPTIONS] NAME [--] COMMAND [ARG]...\n       meshlock run [OPTIONS] --lock-key KEY -- COMMAND [ARG]...",
     args_override_self = true,
 )]
@@ -103,7 +104,7 @@ pub struct Run {
 #[derive(Args)]
 #[command(
     after_help = "The columns, the states and what the JSON holds: meshlock-status(1).",
-    after_long_help = help_of_askers(),
+    after_long_help = help::of_askers(),
     args_override_self = true,
 )]
 pub struct Status {
@@ -167,7 +168,7 @@ pub struct Showing {
 #[derive(Args)]
 #[command(
     after_help = "The columns and what the JSON holds: meshlock-history(1).",
-    after_long_help = help_of_askers(),
+    after_long_help = help::of_askers(),
     args_override_self = true,
 )]
 pub struct History {
@@ -210,7 +211,7 @@ pub struct History {
 #[derive(Args)]
 #[command(
     after_help = "What it is worth, and where it asks: meshlock-verify(1).",
-    after_long_help = help_of_verify(),
+    after_long_help = help::of_verify(),
     args_override_self = true,
 )]
 pub struct Verify {
@@ -248,7 +249,7 @@ pub struct Verify {
 #[derive(Args)]
 #[command(
     after_help = "What is looked at, and what the JSON holds: meshlock-doctor(1).",
-    after_long_help = help_of_askers(),
+    after_long_help = help::of_askers(),
     args_override_self = true,
 )]
 pub struct Doctor {
@@ -282,7 +283,7 @@ pub struct Doctor {
 #[derive(Args)]
 #[command(
     after_help = "What a configuration file may hold, and what goes before what: meshlock-config(1).",
-    after_long_help = help_of_config(),
+    after_long_help = help::of_config(),
     args_override_self = true,
 )]
 pub struct Config {
@@ -520,156 +521,4 @@ pub struct Output {
     /// Say more: what was decided, and what was left running
     #[arg(short, long)]
     pub verbose: bool,
-}
-
-/// The command line. A `--` in the place of NAME, of which clap does not tell, leaves [`Run::name`] empty.
-///
-/// # Errors
-/// clap's, on a wrong one, and where help or version are asked for.
-pub fn parse(words: Vec<OsString>) -> Result<Command, clap::Error> {
-    let Some(at) = words
-        .iter()
-        .position(|word| word == "--")
-        .filter(|at| ends_before_name(&words[..*at]))
-    else {
-        return Cli::try_parse_from(words).map(|cli| cli.command);
-    };
-    let (options, command) = words.split_at(at + 1);
-    let words = [options, &[OsString::new()], command].concat();
-    Cli::try_parse_from(words).map(|cli| match cli.command {
-        Command::Run(run) => Command::Run(Run { name: None, ..run }),
-        other => other,
-    })
-}
-
-/// Whether these are the words of a `run` before its NAME.
-fn ends_before_name(words: &[OsString]) -> bool {
-    let Err(error) = Cli::try_parse_from(words) else {
-        return false;
-    };
-    let missing = error.get(ContextKind::InvalidArg);
-    error.kind() == ErrorKind::MissingRequiredArgument
-        && matches!(missing, Some(ContextValue::Strings(missing)) if missing.iter().any(|name| name == "<NAME>"))
-}
-
-/// clap's several lines on a wrong command line as one of ours.
-pub fn refusal(error: &clap::Error) -> Failure {
-    let rendered = error.render().to_string();
-    let first = rendered.split("\n\n").next().unwrap_or_default();
-    let words: Vec<_> = first.trim_start_matches("error: ").split_whitespace().collect();
-    // A wrong value comes without a usage; only options of run have values that clap itself knows.
-    let usage = rendered
-        .split_once("Usage: ")
-        .map_or("meshlock run", |(_, usage)| usage);
-    let subcommand = usage.split_whitespace().nth(1).unwrap_or_default();
-    let help = if subcommand.starts_with(|first: char| first.is_ascii_lowercase()) {
-        format!("meshlock {subcommand} --help")
-    } else {
-        "meshlock --help".to_owned()
-    };
-    Failure::new(FailureKind::Usage, format!("{}; see {help}", words.join(" ")))
-}
-
-fn help_of_run() -> StyledStr {
-    after_long_help(
-        "each option can be set by a variable, --some-option by MESHLOCK_SOME_OPTION; \
-         MESHLOCK_PASSWORD is the password. Then etcdctl's variables count: ETCDCTL_ENDPOINTS, _DIAL_TIMEOUT, \
-         _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset. Then come the configuration files: \
-         meshlock-config(1).",
-        "Exit status",
-        |row| Some(row.meaning),
-    )
-}
-
-fn help_of_askers() -> StyledStr {
-    after_long_help(
-        "where etcd is, the prefix and the lock's key can be set by the variables of meshlock run, and by its \
-         configuration files; NO_COLOR turns colours off.",
-        "Exit status, besides 0 and what is said above",
-        |row| row.asking,
-    )
-}
-
-fn help_of_config() -> StyledStr {
-    after_long_help(
-        "the variables of meshlock run count here as they do there; NO_COLOR turns colours off.",
-        "Exit status, besides 0",
-        |row| row.asking.filter(|_| ["usage", "config"].contains(&row.name)),
-    )
-}
-
-fn help_of_verify() -> StyledStr {
-    after_long_help(
-        "MESHLOCK_HELD_ALL, which meshlock run sets for its command, tells what is held and where etcd is. An option \
-         goes before that, and that before the variables of meshlock run. Configuration files are not read.",
-        "Exit status, besides 0 and what is said above",
-        |row| row.asking,
-    )
-}
-
-fn after_long_help(environment: &str, heading: &str, meaning: impl Fn(&Row) -> Option<&'static str>) -> StyledStr {
-    let mut help = format!(
-        "Durations: 30s, 5m, 1h30m, 250ms; a plain number is seconds; fractions are allowed.\n\n\
-         Environment: {environment}\n\n\
-         {heading}:\n"
-    );
-    for (row, meaning) in EXIT_STATUSES.iter().filter_map(|row| Some((row, meaning(row)?))) {
-        // Writing to a String cannot fail.
-        write!(help, "  {}  {}\n          {meaning}\n", row.status, row.name).ok();
-    }
-    help.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_definition_holds_together() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_wrong_command_line_is_told_in_one_line() {
-        for (arguments, line) in [
-            (
-                "",
-                "'meshlock' requires a subcommand but one was not provided [subcommands: run, status, history, verify, doctor, config]; see meshlock --help",
-            ),
-            ("rin x ls", "unrecognized subcommand 'rin'; see meshlock --help"),
-            (
-                "run x",
-                "the following required arguments were not provided: <COMMAND>...; see meshlock run --help",
-            ),
-            (
-                "run --bogus x ls",
-                "unexpected argument '--bogus' found; see meshlock run --help",
-            ),
-            (
-                "run --stragglers some x ls",
-                "invalid value 'some' for '--stragglers <leave|wait|kill>' [possible values: leave, wait, kill]; \
-                 see meshlock run --help",
-            ),
-            ("--bogus", "unexpected argument '--bogus' found; see meshlock --help"),
-            (
-                "run -nw 5 x ls",
-                "the argument '--no-wait' cannot be used with '--wait <DURATION>'; see meshlock run --help",
-            ),
-        ] {
-            let arguments = ["meshlock"].into_iter().chain(arguments.split_whitespace());
-            let error = Cli::try_parse_from(arguments).err().expect("an error");
-            assert_eq!(refusal(&error).why, line);
-        }
-    }
-
-    #[test]
-    fn options_may_follow_the_name_and_the_last_of_two_counts() {
-        let arguments = ["meshlock", "run", "--ttl=5", "x", "--ttl", "6", "ls", "--ttl=7"];
-        let Command::Run(run) = Cli::try_parse_from(arguments).expect("arguments").command else {
-            panic!("another command");
-        };
-        assert_eq!(run.holding.ttl, Some("6".into()));
-        assert_eq!(run.command, ["ls", "--ttl=7"]);
-    }
 }

@@ -1,6 +1,7 @@
 //! Names that are all but one of ours. A misspelt variable would go unnoticed, and the lock be
 //! taken elsewhere. Others may have `MESHLOCK_*` variables of their own, so that none is refused.
 
+use super::file::keys::KEYS;
 use super::source::Environment;
 use crate::cli::Cli;
 use clap::CommandFactory as _;
@@ -12,7 +13,8 @@ const OUT: &str = "HELD_";
 pub(super) fn warnings(environment: &Environment) -> Vec<String> {
     let set = environment.iter().filter(|(_, value)| !value.is_empty());
     let set = set.filter_map(|(name, _)| name.to_str()?.strip_prefix("MESHLOCK_"));
-    let set: Vec<&str> = set.filter(|name| !name.starts_with(OUT)).collect();
+    let set: Vec<&str> = set.filter(|name| !name.starts_with(OUT) && !is_of_run(name)).collect();
+    // To build the whole definition takes longer than the rest of the start.
     if set.is_empty() {
         return Vec::new();
     }
@@ -26,6 +28,18 @@ pub(super) fn warnings(environment: &Environment) -> Vec<String> {
             ))
         })
         .collect()
+}
+
+/// As nearly all are.
+fn is_of_run(name: &str) -> bool {
+    let mut keys = KEYS.iter().map(|key| key.name).chain(["config", "password"]);
+    keys.any(|key| {
+        key.len() == name.len()
+            && key.bytes().zip(name.bytes()).all(|(key, byte)| match key {
+                b'-' => byte == b'_',
+                letter => byte == letter.to_ascii_uppercase(),
+            })
+    })
 }
 
 fn ours() -> Vec<String> {
