@@ -74,7 +74,7 @@ fn claim(held: &Held) -> Result<Claim, Failure> {
         u64::from_str_radix(&held.cluster, 16),
     );
     match (lease, cluster) {
-        (Ok(lease), Ok(cluster)) if keys::is_entry(&held.key, &held.name, lease) => Ok(Claim {
+        (Ok(lease), Ok(cluster)) if keys::is_entry(&held.key, lease) => Ok(Claim {
             name: held.name.clone(),
             key: held.key.clone(),
             token: held.token,
