@@ -2,6 +2,7 @@
 //! time-out (etcdv3/etcd-client#39: the crate's own balancer goes on using dead members). Every call is
 //! bounded and may be repeated. Knows neither queues nor records.
 
+use super::host::{self, Host, Reached};
 use super::wire::{self, Answered, cluster, commit};
 use super::{Alive, Answer, Change, Connection, Fault, Tls, Txn, Watched, fault};
 use crate::moment::Moment;
@@ -44,12 +45,18 @@ struct Pool {
     cluster: Option<u64>,
 }
 
-#[derive(Default)]
 struct Member {
-    client: Option<Client>,
+    host: Arc<Host>,
+    connected: Option<Connected>,
     standing: Standing,
     /// Wakes who watches there when a call has failed, so that the watch moves on with the calls.
     failed: Arc<Notify>,
+}
+
+#[derive(Clone)]
+struct Connected {
+    client: Client,
+    to: Reached,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -80,7 +87,7 @@ impl Etcd {
     fn with(settings: Connection, cluster: Option<u64>, require_leader: bool) -> Self {
         Self(Arc::new(Inner {
             pool: Mutex::new(Pool {
-                members: settings.endpoints.iter().map(|_| Member::default()).collect(),
+                members: settings.endpoints.iter().map(|url| Member::at(url)).collect(),
                 current: 0,
                 cluster,
             }),
@@ -130,7 +137,10 @@ impl Etcd {
         self.once(within * 2, &|mut client: Client| async move {
             // etcd-client reads the first answer itself and drops it, and TTL and term with it. So a second
             // request follows, and counts.
-            let (mut keeper, mut answers) = match client.lease_keep_alive(lease).await {
+            let Ok(opened) = timeout(within, client.lease_keep_alive(lease)).await else {
+                return Err(Error::LeaseKeepAliveError("it did not answer in time".to_owned()));
+            };
+            let (mut keeper, mut answers) = match opened {
                 Ok(opened) => opened,
                 Err(Error::LeaseKeepAliveError(text)) if text == "lease not found" => {
                     return Ok((
@@ -188,16 +198,17 @@ impl Etcd {
         // From here on, so that no failure is missed between two messages.
         let mut failed = pin!(failed.notified());
         let open = |client| open_watch(client, watched.to_owned(), from);
-        let mut opened = self.once_at(at, self.per_try(), &open).await;
+        let mut opened = self.once_at(at, None, &open).await;
         if matches!(opened, Err(Fault::Denied { .. })) && self.0.settings.user.is_some() {
             // A stale token is refused as a missing right here; a new connection brings a new one.
-            self.pool().members[at].client = None;
-            opened = self.once_at(at, self.per_try(), &open).await;
+            self.pool().members[at].connected = None;
+            opened = self.once_at(at, None, &open).await;
         }
         let (mut stream, early) = match opened {
             Ok(opened) => opened,
             Err(fault) => return fault,
         };
+        let to = self.reached(at);
         if changes.send(Change::Ready).is_err() {
             return closed();
         }
@@ -219,13 +230,13 @@ impl Etcd {
                 match message {
                     Ok(Some(response)) => response,
                     Ok(None) => {
-                        self.rotate(at, true);
+                        self.rotate(at, to.as_ref());
                         return Fault::Unreachable {
                             why: format!("{endpoint}: the watch ended"),
                         };
                     }
                     Err(error) => {
-                        self.rotate(at, fault::connection_broke(&error));
+                        self.rotate(at, to.as_ref().filter(|_| fault::connection_broke(&error)));
                         return fault::classify(endpoint, &error);
                     }
                 }
@@ -260,23 +271,29 @@ impl Etcd {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
-        let deadline = Instant::now() + self.0.settings.dial_timeout;
-        let first = self.pool().current;
+        let dial_timeout = self.0.settings.dial_timeout;
+        let deadline = Instant::now() + dial_timeout;
         let mut worst: Option<Fault> = None;
-        for _ in 0..self.0.settings.endpoints.len() {
+        let mut turn = 0;
+        // Known once the names were looked up.
+        while turn < self.pool().turns() {
+            turn += 1;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            match self.once(self.per_try().min(left), call).await {
+            let at = self.pool().current;
+            let tried = timeout(left, self.once_at(at, None, call)).await;
+            let tried = tried.unwrap_or_else(|_| {
+                self.rotate(at, self.reached(at).as_ref());
+                Err(fault::silent(&self.0.settings.endpoints[at], dial_timeout))
+            });
+            match tried {
                 // An endpoint that is set up wrongly need not keep us from the others.
                 Err(fault @ (Fault::Unreachable { .. } | Fault::Config { .. } | Fault::Foreign { .. })) => {
                     worst = Some(worse(worst, fault));
                 }
                 outcome => return outcome,
-            }
-            if self.pool().current == first {
-                break;
             }
         }
         Err(worst.unwrap_or(Fault::Unreachable {
@@ -291,19 +308,21 @@ impl Etcd {
         Fut: Future<Output = Answered<T>>,
     {
         let at = self.pool().current;
-        self.once_at(at, within, call).await
+        self.once_at(at, Some(within), call).await
     }
 
-    async fn once_at<T, F, Fut>(&self, at: usize, within: Duration, call: &F) -> Result<T, Fault>
+    /// Without a time given, in this endpoint's share of `--dial-timeout`.
+    async fn once_at<T, F, Fut>(&self, at: usize, within: Option<Duration>, call: &F) -> Result<T, Fault>
     where
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
         let endpoint = &self.0.settings.endpoints[at];
-        let connected = timeout(within, self.client(at)).await;
-        let client = connected
-            .unwrap_or_else(|_| Err(fault::silent(endpoint, within)))
-            .inspect_err(|_| self.rotate(at, true))?;
+        let Connected { client, to } = self
+            .connected(at, within)
+            .await
+            .inspect_err(|_| self.rotate(at, None))?;
+        let within = within.unwrap_or_else(|| self.share());
         let answered = timeout(within, async {
             match call(client.clone()).await {
                 Err(error) if fault::token_is_stale(&error) && self.0.settings.user.is_some() => {
@@ -325,7 +344,7 @@ impl Etcd {
                     fault = self.refuted(at, fault);
                 }
                 if matches!(fault, Fault::Unreachable { .. } | Fault::Config { .. }) {
-                    self.rotate(at, broke);
+                    self.rotate(at, broke.then_some(&to));
                 }
                 let new = self.pool().members[at].standing == Standing::Unknown;
                 if broke && new && matches!(timeout(within, speaks_tls(endpoint)).await, Ok(true)) {
@@ -336,32 +355,54 @@ impl Etcd {
                 Err(fault)
             }
             Err(_) => {
-                self.rotate(at, true);
+                self.rotate(at, Some(&to));
                 Err(fault::silent(endpoint, within))
             }
         }
     }
 
     /// The endpoint's client, connected: eagerly, since a lazy channel hides why TLS failed.
-    async fn client(&self, at: usize) -> Result<Client, Fault> {
-        if let Some(client) = &self.pool().members[at].client {
-            return Ok(client.clone());
-        }
+    async fn connected(&self, at: usize, within: Option<Duration>) -> Result<Connected, Fault> {
+        let host = {
+            let member = &self.pool().members[at];
+            if let Some(connected) = &member.connected {
+                return Ok(connected.clone());
+            }
+            Arc::clone(&member.host)
+        };
         let settings = &self.0.settings;
         let url = &settings.endpoints[at];
-        let channel = endpoint(url, settings.tls.as_ref())?
-            .connect()
+        let endpoint = endpoint(url, settings.tls.as_ref())?;
+        let share = || within.unwrap_or_else(|| self.share());
+        let places = async {
+            let places = host.places().await;
+            places.map_err(|error| fault::of_transport(url, &error))
+        };
+        let places = bounded(url, share(), places).await?;
+        // Less from here on where the name has turned out to have several addresses: others are to get a turn.
+        let to = Reached::default();
+        let client = self.connect(at, &endpoint, host::connector(places, to.clone()));
+        let client = bounded(url, share(), client).await.inspect_err(|_| host.failed(&to))?;
+        let connected = Connected { client, to };
+        self.pool().members[at].connected = Some(connected.clone());
+        Ok(connected)
+    }
+
+    /// TCP, TLS and, with a user, a first token.
+    async fn connect(&self, at: usize, endpoint: &Endpoint, connector: impl host::Dial) -> Result<Client, Fault> {
+        let settings = &self.0.settings;
+        let url = &settings.endpoints[at];
+        let channel = endpoint
+            .connect_with_connector(connector)
             .await
             .map_err(|error| self.refuted(at, fault::of_transport(url, &error)))?;
         let mut options = ConnectOptions::new().with_require_leader(self.0.require_leader);
         if let Some((user, password)) = &settings.user {
             options = options.with_user(user, password);
         }
-        let client = Client::from_channel(Channel::Tonic(channel), Some(options))
+        Client::from_channel(Channel::Tonic(channel), Some(options))
             .await
-            .map_err(|error| fault::classify(url, &error))?;
-        self.pool().members[at].client = Some(client.clone());
-        Ok(client)
+            .map_err(|error| fault::classify(url, &error))
     }
 
     /// An endpoint that has answered under these settings is not set up wrongly: it is away, as where a proxy has
@@ -396,25 +437,34 @@ impl Etcd {
         })
     }
 
-    fn rotate(&self, at: usize, connection_broke: bool) {
+    fn reached(&self, at: usize) -> Option<Reached> {
+        let pool = self.pool();
+        let connected = pool.members[at].connected.as_ref();
+        connected.map(|connected| connected.to.clone())
+    }
+
+    /// On to the next endpoint, and off the connection that broke.
+    fn rotate(&self, at: usize, broke: Option<&Reached>) {
         let mut pool = self.pool();
-        if connection_broke {
-            pool.members[at].client = None;
+        let member = &mut pool.members[at];
+        if let Some(broken) = broke {
+            member.host.failed(broken);
+            // Another call may have found a better one.
+            member.connected.take_if(|connected| connected.to.is(broken));
         }
-        pool.members[at].failed.notify_waiters();
+        member.failed.notify_waiters();
         pool.advance(at);
     }
 
-    fn per_try(&self) -> Duration {
-        let Connection {
-            endpoints,
-            dial_timeout,
-            ..
-        } = &self.0.settings;
-        match u32::try_from(endpoints.len()) {
-            Ok(0 | 1) => *dial_timeout,
-            Ok(several) => (*dial_timeout / several).min(TRY_AT_MOST),
-            Err(_) => TRY_AT_MOST,
+    /// So long may one try take, so that each address gets a turn within `--dial-timeout`.
+    fn share(&self) -> Duration {
+        let pool = self.pool();
+        let turns = u32::try_from(pool.turns()).unwrap_or(u32::MAX);
+        let share = self.0.settings.dial_timeout / turns.max(1);
+        if pool.members.len() > 1 {
+            share.min(TRY_AT_MOST)
+        } else {
+            share
         }
     }
 
@@ -423,7 +473,24 @@ impl Etcd {
     }
 }
 
+impl Member {
+    fn at(url: &str) -> Self {
+        Self {
+            host: Arc::new(Host::of(url)),
+            connected: None,
+            standing: Standing::default(),
+            failed: Arc::default(),
+        }
+    }
+}
+
 impl Pool {
+    /// After so many failures in a row each address of each endpoint has been tried.
+    fn turns(&self) -> usize {
+        let addresses = self.members.iter().map(|member| member.host.addresses());
+        self.members.len() * addresses.max().unwrap_or(1)
+    }
+
     /// To the next endpoint that is not foreign, unless another call has already moved on from `at`.
     fn advance(&mut self, at: usize) {
         if self.current != at {
@@ -435,6 +502,16 @@ impl Pool {
             .find(|&next| self.members[next].standing != Standing::Foreign)
             .unwrap_or(at);
     }
+}
+
+/// The work's outcome, unless it does not come in time.
+async fn bounded<T>(
+    endpoint: &str,
+    within: Duration,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let outcome = timeout(within, work).await;
+    outcome.unwrap_or_else(|_| Err(fault::silent(endpoint, within)))
 }
 
 fn endpoint(url: &str, tls: Option<&Tls>) -> Result<Endpoint, Fault> {

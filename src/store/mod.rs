@@ -4,6 +4,7 @@
 
 pub mod etcd;
 mod fault;
+mod host;
 pub mod inquiry;
 pub mod pages;
 mod wire;

@@ -16,6 +16,7 @@ mod handover;
 mod history;
 mod interop;
 mod loss;
+mod network;
 mod origin;
 mod records;
 mod release;

@@ -4,6 +4,7 @@
 
 pub(crate) mod etcd;
 pub(crate) mod meshlock;
+pub(crate) mod names;
 pub(crate) mod observer;
 pub(crate) mod proc;
 pub(crate) mod proxy;
