@@ -52,7 +52,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__doctor)
-            opts="-q -v -h --json --quiet --verbose --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --help"
+            opts="-q -v -h --json --quiet --verbose --prefix --lock-key --endpoints --discovery-srv --discovery-srv-name --dial-timeout --cacert --cert --key --user --password-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -73,6 +73,20 @@ _meshlock() {
                     return 0
                     ;;
                 --endpoints)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv-name)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -161,7 +175,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__history)
-            opts="-n -h --failed --number --json --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --help"
+            opts="-n -h --failed --number --json --prefix --lock-key --endpoints --discovery-srv --discovery-srv-name --dial-timeout --cacert --cert --key --user --password-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -196,6 +210,20 @@ _meshlock() {
                     return 0
                     ;;
                 --endpoints)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv-name)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -284,7 +312,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__run)
-            opts="-n -w -E -q -v -h --no-wait --wait --conflict-exit-code --ttl --grace --stop-signal --lost-grace --max-runtime --stragglers --release-timeout --report --keep --owner --reason --route --expect --trigger --system --record-args --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --quiet --verbose --help"
+            opts="-n -w -E -q -v -h --no-wait --wait --conflict-exit-code --ttl --grace --stop-signal --lost-grace --max-runtime --stragglers --release-timeout --report --keep --owner --reason --route --expect --trigger --system --record-args --prefix --lock-key --endpoints --discovery-srv --discovery-srv-name --dial-timeout --cacert --cert --key --user --password-file --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -449,6 +477,20 @@ _meshlock() {
                     fi
                     return 0
                     ;;
+                --discovery-srv)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv-name)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
                 --dial-timeout)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
@@ -531,7 +573,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__status)
-            opts="-h --json --prometheus --watch --check --warn-after --ttl-left --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --user --password-file --help"
+            opts="-h --json --prometheus --watch --check --warn-after --ttl-left --prefix --lock-key --endpoints --discovery-srv --discovery-srv-name --dial-timeout --cacert --cert --key --user --password-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -559,6 +601,20 @@ _meshlock() {
                     return 0
                     ;;
                 --endpoints)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv-name)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -647,7 +703,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__verify)
-            opts="-q -v -h --at-least --quiet --verbose --endpoints --dial-timeout --cacert --cert --key --user --password-file --help"
+            opts="-q -v -h --at-least --quiet --verbose --endpoints --discovery-srv --discovery-srv-name --dial-timeout --cacert --cert --key --user --password-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -661,6 +717,20 @@ _meshlock() {
                     return 0
                     ;;
                 --endpoints)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv-name)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace

@@ -416,6 +416,18 @@ pub struct Connection {
     #[arg(long, value_name = "LIST", value_hint = ValueHint::Other)]
     pub endpoints: Option<OsString>,
 
+    /// Ask DNS for etcd's members, as etcdctl does
+    ///
+    /// They are the targets of the SRV records _etcd-client-ssl._tcp.DOMAIN, which speak TLS, and after these of
+    /// _etcd-client._tcp.DOMAIN; where a TLS file is given, of the former alone. DNS is asked at the start, within
+    /// --dial-timeout, and again when all members fail. Not beside --endpoints.
+    #[arg(long, value_name = "DOMAIN", value_hint = ValueHint::Other)]
+    pub discovery_srv: Option<OsString>,
+
+    /// Which of several clusters in the domain: _etcd-client-NAME._tcp.DOMAIN and the like
+    #[arg(long, value_name = "NAME", value_hint = ValueHint::Other)]
+    pub discovery_srv_name: Option<OsString>,
+
     /// How long the first contact with etcd may take [default: 5s]
     #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
     pub dial_timeout: Option<OsString>,
@@ -481,8 +493,8 @@ pub fn refusal(error: &clap::Error) -> Failure {
 fn help_of_run() -> StyledStr {
     after_long_help(
         "each option can be set by a variable, --some-option by MESHLOCK_SOME_OPTION; \
-         MESHLOCK_PASSWORD is the password. Then etcdctl's variables count: ETCDCTL_ENDPOINTS, _DIAL_TIMEOUT, \
-         _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset.",
+         MESHLOCK_PASSWORD is the password. Then etcdctl's variables count: ETCDCTL_ENDPOINTS, _DISCOVERY_SRV, \
+         _DISCOVERY_SRV_NAME, _DIAL_TIMEOUT, _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset.",
         "Exit status",
         |_| true,
     )

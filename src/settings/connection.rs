@@ -1,6 +1,7 @@
 //! How etcd is reached: endpoints, TLS files and the user, resolved and checked before anything connects.
 //! What etcd makes of them is `store`'s affair.
 
+use super::discovery;
 use super::source::{Found, Source, Sources, quoted};
 use crate::cli;
 use crate::outcome::{Failure, FailureKind};
@@ -28,7 +29,6 @@ const HARMLESS: &[&str] = &[
     "COMMAND_TIMEOUT",
     "DEBUG",
     "HEX",
-    "INSECURE_DISCOVERY",
     "KEEPALIVE_TIME",
     "KEEPALIVE_TIMEOUT",
     "MAX_RECV_BYTES",
@@ -37,8 +37,17 @@ const HARMLESS: &[&str] = &[
 ];
 
 /// Settings that are read from etcdctl's variables too.
-pub(super) const SHARED_WITH_ETCDCTL: &[&str] =
-    &["CACERT", "CERT", "DIAL_TIMEOUT", "ENDPOINTS", "KEY", "PASSWORD", "USER"];
+pub(super) const SHARED_WITH_ETCDCTL: &[&str] = &[
+    "CACERT",
+    "CERT",
+    "DIAL_TIMEOUT",
+    "DISCOVERY_SRV",
+    "DISCOVERY_SRV_NAME",
+    "ENDPOINTS",
+    "KEY",
+    "PASSWORD",
+    "USER",
+];
 
 pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Connection, Failure> {
     refuse_unsupported(sources)?;
@@ -47,7 +56,9 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
     let key = sources.path("key", typed.key.as_deref());
     let tls_file = [&cacert, &cert, &key].into_iter().flatten().next();
 
+    let discovery = discovery::resolve(typed, sources, tls_file.is_some())?;
     let endpoints = match sources.find("endpoints", typed.endpoints.as_deref()) {
+        _ if discovery.is_some() => Vec::new(),
         // Not quoted: what stands there may end with a password.
         Some(list) if list.value.as_bytes().contains(&b'@') => {
             return Err(list.source.refuse("has a user in it: give the user by --user"));
@@ -62,10 +73,12 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
         .transpose()?
         .unwrap_or(DEFAULT_DIAL_TIMEOUT);
 
-    let encrypted = endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
+    // What DNS will say is not known here.
+    let encrypted = discovery.is_some() || endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
     let tls = encrypted.then(|| tls(cacert, cert, key)).transpose()?;
     Ok(Connection {
         endpoints,
+        discovery,
         dial_timeout,
         tls,
         user: user(typed, sources)?,
@@ -83,8 +96,9 @@ fn refuse_unsupported(sources: &Sources) -> Result<(), Failure> {
             "INSECURE_SKIP_TLS_VERIFY" if !means_false(value) => "give the servers' CA by --cacert instead",
             // On is etcdctl's default: TLS only by https:// and by TLS files.
             "INSECURE_TRANSPORT" if means_false(value) => "write https:// in the endpoints instead",
-            "INSECURE_SKIP_TLS_VERIFY" | "INSECURE_TRANSPORT" => continue,
-            "DISCOVERY_SRV" | "DISCOVERY_SRV_NAME" => "give the members by --endpoints instead",
+            // On is the default here, too: members without TLS count.
+            "INSECURE_DISCOVERY" if means_false(value) => "give the servers' CA by --cacert instead",
+            "INSECURE_SKIP_TLS_VERIFY" | "INSECURE_TRANSPORT" | "INSECURE_DISCOVERY" => continue,
             _ if SHARED_WITH_ETCDCTL.contains(&name) || HARMLESS.contains(&name) => continue,
             _ => "unset it",
         };

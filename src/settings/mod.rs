@@ -2,6 +2,7 @@
 //! before defaults. The only reader of the environment; nothing past it sees clap.
 
 mod connection;
+mod discovery;
 pub mod doctor;
 mod duration;
 pub mod held;

@@ -2,7 +2,8 @@
 //! time-out (etcdv3/etcd-client#39: the crate's own balancer goes on using dead members). Every call is
 //! bounded and may be repeated. Knows neither queues nor records.
 
-use super::host::{self, Host, Reached};
+use super::host::{self, Reached};
+use super::pool::{Connected, Pool, Standing};
 use super::wire::{self, Answered, cluster, commit};
 use super::{Alive, Answer, Change, Connection, Fault, Tls, Txn, Watched, fault};
 use crate::moment::Moment;
@@ -13,13 +14,12 @@ use etcd_client::{
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Endpoint;
 
-/// With several endpoints none may take longer than this from the others.
-const TRY_AT_MOST: Duration = Duration::from_secs(1);
+/// DNS is asked for the members no more often than this.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// etcd ends connections that ping more often than each 5 s (`--grpc-keepalive-min-time`), and any that
 /// pings without a stream.
@@ -35,38 +35,6 @@ struct Inner {
     /// Whether a member that knows no leader is to refuse rather than to wait for one.
     require_leader: bool,
     pool: Mutex<Pool>,
-}
-
-struct Pool {
-    members: Vec<Member>,
-    /// The one to ask next.
-    current: usize,
-    /// The only one that counts: the one expected, else that of the first answer.
-    cluster: Option<u64>,
-}
-
-struct Member {
-    host: Arc<Host>,
-    connected: Option<Connected>,
-    standing: Standing,
-    /// Wakes who watches there when a call has failed, so that the watch moves on with the calls.
-    failed: Arc<Notify>,
-}
-
-#[derive(Clone)]
-struct Connected {
-    client: Client,
-    to: Reached,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Standing {
-    #[default]
-    Unknown,
-    /// It has answered for our cluster.
-    Ours,
-    /// It answered for another one, and never for ours.
-    Foreign,
 }
 
 impl Etcd {
@@ -86,11 +54,7 @@ impl Etcd {
 
     fn with(settings: Connection, cluster: Option<u64>, require_leader: bool) -> Self {
         Self(Arc::new(Inner {
-            pool: Mutex::new(Pool {
-                members: settings.endpoints.iter().map(|url| Member::at(url)).collect(),
-                current: 0,
-                cluster,
-            }),
+            pool: Mutex::new(Pool::new(&settings.endpoints, cluster)),
             settings,
             require_leader,
         }))
@@ -191,10 +155,11 @@ impl Etcd {
     /// Watches from the revision given, else from now on, and tells the changes, [`Change::Ready`]
     /// first; ends with why the watch broke.
     pub async fn watch(&self, watched: &[Watched], from: Option<i64>, changes: &UnboundedSender<Change>) -> Fault {
-        let (at, failed) = {
-            let pool = self.pool();
-            (pool.current, Arc::clone(&pool.members[pool.current].failed))
+        let at = match self.current().await {
+            Ok(at) => at,
+            Err(fault) => return fault,
         };
+        let failed = Arc::clone(&self.pool().members[at].failed);
         // From here on, so that no failure is missed between two messages.
         let mut failed = pin!(failed.notified());
         let open = |client| open_watch(client, watched.to_owned(), from);
@@ -212,7 +177,7 @@ impl Etcd {
         if changes.send(Change::Ready).is_err() {
             return closed();
         }
-        let endpoint = &self.0.settings.endpoints[at];
+        let endpoint = &*self.url(at);
         let mut early = early.into_iter();
         loop {
             let response = if let Some(response) = early.next() {
@@ -275,6 +240,7 @@ impl Etcd {
         let deadline = Instant::now() + dial_timeout;
         let mut worst: Option<Fault> = None;
         let mut turn = 0;
+        self.current().await?;
         // Known once the names were looked up.
         while turn < self.pool().turns() {
             turn += 1;
@@ -286,7 +252,7 @@ impl Etcd {
             let tried = timeout(left, self.once_at(at, None, call)).await;
             let tried = tried.unwrap_or_else(|_| {
                 self.rotate(at, self.reached(at).as_ref());
-                Err(fault::silent(&self.0.settings.endpoints[at], dial_timeout))
+                Err(fault::silent(&self.url(at), dial_timeout))
             });
             match tried {
                 // An endpoint that is set up wrongly need not keep us from the others.
@@ -307,7 +273,9 @@ impl Etcd {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
-        let at = self.pool().current;
+        let at = timeout(within, self.current())
+            .await
+            .unwrap_or_else(|_| Err(self.0.settings.silent()))?;
         self.once_at(at, Some(within), call).await
     }
 
@@ -317,7 +285,7 @@ impl Etcd {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
-        let endpoint = &self.0.settings.endpoints[at];
+        let endpoint = &*self.url(at);
         let Connected { client, to } = self
             .connected(at, within)
             .await
@@ -371,7 +339,7 @@ impl Etcd {
             Arc::clone(&member.host)
         };
         let settings = &self.0.settings;
-        let url = &settings.endpoints[at];
+        let url = &*self.url(at);
         let endpoint = endpoint(url, settings.tls.as_ref())?;
         let share = || within.unwrap_or_else(|| self.share());
         let places = async {
@@ -391,7 +359,7 @@ impl Etcd {
     /// TCP, TLS and, with a user, a first token.
     async fn connect(&self, at: usize, endpoint: &Endpoint, connector: impl host::Dial) -> Result<Client, Fault> {
         let settings = &self.0.settings;
-        let url = &settings.endpoints[at];
+        let url = &*self.url(at);
         let channel = endpoint
             .connect_with_connector(connector)
             .await
@@ -414,27 +382,9 @@ impl Etcd {
         }
     }
 
-    /// Holds the answer's cluster id against ours. An answer without one (an error read as success) says nothing.
+    /// Holds the answer's cluster id against ours.
     fn vouch(&self, at: usize, cluster: Option<u64>) -> Result<(), Fault> {
-        let Some(cluster) = cluster else { return Ok(()) };
-        let endpoint = &self.0.settings.endpoints[at];
-        let mut pool = self.pool();
-        let ours = *pool.cluster.get_or_insert(cluster);
-        let member = &mut pool.members[at];
-        if cluster == ours {
-            member.standing = Standing::Ours;
-            return Ok(());
-        }
-        if member.standing == Standing::Ours {
-            return Err(Fault::Replaced {
-                why: format!("{endpoint}: the cluster {ours:x} has been replaced by {cluster:x}"),
-            });
-        }
-        member.standing = Standing::Foreign;
-        pool.advance(at);
-        Err(Fault::Foreign {
-            why: format!("{endpoint}: it serves another cluster ({cluster:x}) than the one of the lock ({ours:x})"),
-        })
+        self.pool().vouch(at, cluster)
     }
 
     fn reached(&self, at: usize) -> Option<Reached> {
@@ -446,61 +396,44 @@ impl Etcd {
     /// On to the next endpoint, and off the connection that broke.
     fn rotate(&self, at: usize, broke: Option<&Reached>) {
         let mut pool = self.pool();
-        let member = &mut pool.members[at];
-        if let Some(broken) = broke {
-            member.host.failed(broken);
-            // Another call may have found a better one.
-            member.connected.take_if(|connected| connected.to.is(broken));
+        pool.failed(at, broke);
+        // They may have moved.
+        if self.0.settings.discovery.is_some() && pool.wants_others() {
+            let etcd = self.clone();
+            tokio::spawn(async move { etcd.look_again().await });
         }
-        member.failed.notify_waiters();
-        pool.advance(at);
+    }
+
+    /// The member to ask next; where none is known yet, DNS is asked for them.
+    async fn current(&self) -> Result<usize, Fault> {
+        let known = !self.pool().members.is_empty();
+        if !known {
+            let members = self.0.settings.members().await?;
+            self.pool().take_in(&members);
+        }
+        Ok(self.pool().current)
+    }
+
+    /// Asks DNS for the members once more, beside the calls, which go on with those that are known.
+    async fn look_again(&self) {
+        if let Ok(members) = self.0.settings.members().await {
+            self.pool().take_in(&members);
+        }
+        sleep(LOOK_AGAIN_AFTER).await;
+        self.pool().looking = false;
+    }
+
+    fn url(&self, at: usize) -> Arc<str> {
+        Arc::clone(&self.pool().members[at].url)
     }
 
     /// So long may one try take, so that each address gets a turn within `--dial-timeout`.
     fn share(&self) -> Duration {
-        let pool = self.pool();
-        let turns = u32::try_from(pool.turns()).unwrap_or(u32::MAX);
-        let share = self.0.settings.dial_timeout / turns.max(1);
-        if pool.members.len() > 1 {
-            share.min(TRY_AT_MOST)
-        } else {
-            share
-        }
+        self.pool().share(self.0.settings.dial_timeout)
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.0.pool.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Member {
-    fn at(url: &str) -> Self {
-        Self {
-            host: Arc::new(Host::of(url)),
-            connected: None,
-            standing: Standing::default(),
-            failed: Arc::default(),
-        }
-    }
-}
-
-impl Pool {
-    /// After so many failures in a row each address of each endpoint has been tried.
-    fn turns(&self) -> usize {
-        let addresses = self.members.iter().map(|member| member.host.addresses());
-        self.members.len() * addresses.max().unwrap_or(1)
-    }
-
-    /// To the next endpoint that is not foreign, unless another call has already moved on from `at`.
-    fn advance(&mut self, at: usize) {
-        if self.current != at {
-            return;
-        }
-        let count = self.members.len();
-        self.current = (1..=count)
-            .map(|step| (at + step) % count)
-            .find(|&next| self.members[next].standing != Standing::Foreign)
-            .unwrap_or(at);
     }
 }
 

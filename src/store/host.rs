@@ -160,22 +160,22 @@ pub(super) fn connector(places: Vec<SocketAddr>, reached: Reached) -> impl Dial 
 /// fail; of several errors the first is told.
 async fn dial(places: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut first_error = None;
-    let mut tries = JoinSet::new();
+    let mut attempts = JoinSet::new();
     let mut places = places.into_iter();
     loop {
         if let Some(place) = places.next() {
-            tries.spawn(TcpStream::connect(place));
+            attempts.spawn(TcpStream::connect(place));
         }
         let is_last = places.len() == 0;
-        let tried = if is_last {
-            tries.join_next().await
+        let ended = if is_last {
+            attempts.join_next().await
         } else {
-            match timeout(NEXT_AFTER, tries.join_next()).await {
-                Ok(tried) => tried,
+            match timeout(NEXT_AFTER, attempts.join_next()).await {
+                Ok(ended) => ended,
                 Err(_) => continue,
             }
         };
-        match tried {
+        match ended {
             Some(Ok(Ok(stream))) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);

@@ -2,12 +2,17 @@
 //! classified reason where a call did not succeed. Data only; must not know what the keys mean. The etcd
 //! client is the first store.
 
+mod discovery;
+mod dns;
 pub mod etcd;
 mod fault;
 mod host;
 pub mod inquiry;
 pub mod pages;
+mod pool;
 mod wire;
+
+pub use self::discovery::Discovery;
 
 use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind};
@@ -17,8 +22,10 @@ use std::time::Duration;
 /// How etcd is reached.
 #[derive(Clone)]
 pub struct Connection {
-    /// At least one; each with its scheme.
+    /// At least one, unless DNS is to be asked for them; each with its scheme.
     pub endpoints: Vec<String>,
+    /// Where DNS is to be asked for the endpoints.
+    pub discovery: Option<Discovery>,
     /// Bounds the first contact, all endpoints together.
     pub dial_timeout: Duration,
     pub tls: Option<Tls>,
@@ -28,7 +35,27 @@ pub struct Connection {
 impl Connection {
     /// That nobody answered within `dial_timeout`.
     pub fn silent(&self) -> Fault {
-        fault::silent(&self.endpoints.join(", "), self.dial_timeout)
+        fault::silent(&self.whom(), self.dial_timeout)
+    }
+
+    /// The endpoints, within `dial_timeout` from DNS where that is to be asked.
+    ///
+    /// # Errors
+    /// Where DNS does not tell.
+    pub async fn members(&self) -> Result<Vec<String>, Fault> {
+        let Some(discovery) = &self.discovery else {
+            return Ok(self.endpoints.clone());
+        };
+        let found = tokio::time::timeout(self.dial_timeout, discovery.members()).await;
+        found.unwrap_or_else(|_| Err(self.silent()))
+    }
+
+    /// Who is to be asked, as far as the settings tell.
+    pub fn whom(&self) -> String {
+        match &self.discovery {
+            Some(discovery) => discovery.to_string(),
+            None => self.endpoints.join(", "),
+        }
     }
 }
 

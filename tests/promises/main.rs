@@ -10,6 +10,7 @@ mod harness;
 
 mod connection;
 mod contention;
+mod discovery;
 mod doctor;
 mod exit_status;
 mod handover;

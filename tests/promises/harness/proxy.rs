@@ -71,6 +71,10 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
+    pub(crate) fn address(&self) -> String {
+        self.address.to_string()
+    }
+
     pub(crate) const fn port(&self) -> u16 {
         self.address.port()
     }
