@@ -219,4 +219,55 @@ mod tests {
         *reply.rcode_mut() = RCODE::ServerFailure;
         assert!(understand(7, &reply.build_bytes_vec().expect("an answer")).is_err());
     }
+    fn answer(targets: &[(u16, &'static str, u16)]) -> Vec<u8> {
+        let asked = question(7, "_a._tcp.b").expect("a question");
+        let mut reply = Packet::parse(&asked).expect("our own").into_reply();
+        reply.set_flags(PacketFlag::RESPONSE);
+        for (priority, host, port) in targets {
+            let service = RData::SRV(SRV {
+                priority: *priority,
+                weight: 0,
+                port: *port,
+                target: Name::new_unchecked(host),
+            });
+            let owner = Name::new_unchecked("_a._tcp.b");
+            reply
+                .answers
+                .push(simple_dns::ResourceRecord::new(owner, CLASS::IN, 1, service));
+        }
+        reply.build_bytes_vec_compressed().expect("an answer")
+    }
+
+    #[test]
+    fn only_what_can_be_dialled_is_a_target() {
+        let said = understand(7, &answer(&[(1, "a.b", 2), (1, "", 2), (1, "a b", 2), (1, "c.b", 0)]));
+        let Ok(Said::Targets(targets)) = said else {
+            panic!("no targets")
+        };
+        let a = Target {
+            priority: 1,
+            weight: 0,
+            host: "a.b".to_owned(),
+            port: 2,
+        };
+        assert_eq!(targets, [a]);
+    }
+
+    #[test]
+    fn whatever_a_name_server_sends_is_understood_or_refused() {
+        let mut chance = fastrand::Rng::with_seed(1);
+        let sound = answer(&[(1, "one.a.b", 2379), (2, "two.a.b", 2379)]);
+        for _ in 0..100_000 {
+            let mut bytes = sound.clone();
+            for _ in 0..chance.usize(1..6) {
+                let at = chance.usize(..bytes.len());
+                bytes[at] = chance.u8(..);
+            }
+            bytes.truncate(chance.usize(..=bytes.len()));
+            let useless = |target: &Target| target.host.is_empty() || target.port == 0;
+            if let Ok(Said::Targets(targets)) = understand(7, &bytes) {
+                assert!(!targets.is_empty() && !targets.iter().any(useless), "{bytes:?}");
+            }
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //! time-out (etcdv3/etcd-client#39: the crate's own balancer goes on using dead members). Every call is
 //! bounded and may be repeated. Knows neither queues nor records.
 
-use super::host::{self, Reached};
+use super::host::{self, Host, Reached};
 use super::pool::{Connected, Pool, Standing};
 use super::wire::{self, Answered, cluster, commit};
 use super::{Alive, Answer, Change, Connection, Fault, Tls, Txn, Watched, fault};
@@ -481,7 +481,9 @@ async fn speaks_tls(url: &str) -> bool {
     else {
         return false;
     };
-    let refused = endpoint.connect().await.err();
+    let Ok(places) = Host::of(&url).places().await else { return false };
+    let connector = host::connector(places, Reached::default());
+    let refused = endpoint.connect_with_connector(connector).await.err();
     refused.is_some_and(|error| fault::saw_a_certificate(&error))
 }
 
