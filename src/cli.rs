@@ -424,7 +424,9 @@ pub struct Connection {
     #[arg(long, value_name = "DOMAIN", value_hint = ValueHint::Other)]
     pub discovery_srv: Option<OsString>,
 
-    /// Which of several clusters in the domain: _etcd-client-NAME._tcp.DOMAIN and the like
+    /// Which of several clusters in the domain of --discovery-srv
+    ///
+    /// The records are then _etcd-client-ssl-NAME._tcp.DOMAIN and _etcd-client-NAME._tcp.DOMAIN.
     #[arg(long, value_name = "NAME", value_hint = ValueHint::Other)]
     pub discovery_srv_name: Option<OsString>,
 

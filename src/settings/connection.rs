@@ -29,6 +29,7 @@ const HARMLESS: &[&str] = &[
     "COMMAND_TIMEOUT",
     "DEBUG",
     "HEX",
+    "INSECURE_DISCOVERY", // but see `discovery`
     "KEEPALIVE_TIME",
     "KEEPALIVE_TIMEOUT",
     "MAX_RECV_BYTES",
@@ -96,9 +97,7 @@ fn refuse_unsupported(sources: &Sources) -> Result<(), Failure> {
             "INSECURE_SKIP_TLS_VERIFY" if !means_false(value) => "give the servers' CA by --cacert instead",
             // On is etcdctl's default: TLS only by https:// and by TLS files.
             "INSECURE_TRANSPORT" if means_false(value) => "write https:// in the endpoints instead",
-            // On is the default here, too: members without TLS count.
-            "INSECURE_DISCOVERY" if means_false(value) => "give the servers' CA by --cacert instead",
-            "INSECURE_SKIP_TLS_VERIFY" | "INSECURE_TRANSPORT" | "INSECURE_DISCOVERY" => continue,
+            "INSECURE_SKIP_TLS_VERIFY" | "INSECURE_TRANSPORT" => continue,
             _ if SHARED_WITH_ETCDCTL.contains(&name) || HARMLESS.contains(&name) => continue,
             _ => "unset it",
         };
@@ -112,7 +111,7 @@ fn refuse_unsupported(sources: &Sources) -> Result<(), Failure> {
 }
 
 /// As Go's `strconv.ParseBool` has it, which etcdctl reads its variables with.
-fn means_false(value: &OsStr) -> bool {
+pub(super) fn means_false(value: &OsStr) -> bool {
     ["0", "f", "F", "false", "FALSE", "False"]
         .iter()
         .any(|word| value == *word)

@@ -1,13 +1,17 @@
 //! Whether DNS is to be asked for etcd's members, and where. Checks what can be checked without a network.
 
+use super::connection;
 use super::source::{Found, Sources};
 use crate::cli;
-use crate::outcome::Failure;
+use crate::outcome::{Failure, FailureKind};
 use crate::store::Discovery;
 
 /// So that the longest name that is asked for fits into DNS (RFC 1035, 3.1).
 const DOMAIN_LIMIT: usize = 200;
 const NAME_LIMIT: usize = 40;
+
+/// Where this is off etcdctl passes over members without TLS.
+const INSECURE: &str = "ETCDCTL_INSECURE_DISCOVERY";
 
 /// `None` where the endpoints are given, or the default ones count. `secure`: members without TLS do not count.
 pub(super) fn resolve(typed: &cli::Connection, sources: &Sources, secure: bool) -> Result<Option<Discovery>, Failure> {
@@ -28,6 +32,12 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources, secure: bool) 
         (domain, _) => domain,
     };
     let Some(domain) = domain else { return Ok(None) };
+    // etcdctl then wants certificates for the domain itself.
+    if !secure && sources.0.get(INSECURE).is_some_and(connection::means_false) {
+        let why =
+            format!("{INSECURE} is off, which meshlock does not support: give the servers' CA by --cacert instead");
+        return Err(Failure::new(FailureKind::Config, why));
+    }
     Ok(Some(Discovery {
         domain: domain.read(|text| part(text, b".-_", DOMAIN_LIMIT, "is not a domain"))?,
         name: name
@@ -107,6 +117,12 @@ mod tests {
                 &[("ETCDCTL_ENDPOINTS", "a:1"), etcdctls],
                 FailureKind::Config,
                 "ETCDCTL_DISCOVERY_SRV and ETCDCTL_ENDPOINTS cannot both be given",
+            ),
+            (
+                &[SRV],
+                &[("ETCDCTL_INSECURE_DISCOVERY", "false")],
+                FailureKind::Config,
+                "ETCDCTL_INSECURE_DISCOVERY is off, which meshlock does not support: give the servers' CA by --cacert instead",
             ),
             (
                 &["--discovery-srv-name=b"],

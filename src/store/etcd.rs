@@ -349,7 +349,9 @@ impl Etcd {
         let places = bounded(url, share(), places).await?;
         // Less from here on where the name has turned out to have several addresses: others are to get a turn.
         let to = Reached::default();
-        let client = self.connect(at, &endpoint, host::connector(places, to.clone()));
+        // Where time is short a black hole must not take that of the next endpoint: TCP alone is quick, or nothing.
+        let connector = host::connector(places, within.map(|within| within / 2), to.clone());
+        let client = self.connect(at, &endpoint, connector);
         let client = bounded(url, share(), client).await.inspect_err(|_| host.failed(&to))?;
         let connected = Connected { client, to };
         self.pool().members[at].connected = Some(connected.clone());
@@ -481,8 +483,10 @@ async fn speaks_tls(url: &str) -> bool {
     else {
         return false;
     };
-    let Ok(places) = Host::of(&url).places().await else { return false };
-    let connector = host::connector(places, Reached::default());
+    let Ok(places) = Host::of(&url).places().await else {
+        return false;
+    };
+    let connector = host::connector(places, None, Reached::default());
     let refused = endpoint.connect_with_connector(connector).await.err();
     refused.is_some_and(|error| fault::saw_a_certificate(&error))
 }

@@ -25,7 +25,7 @@ pub(super) struct Host {
     authority: String,
     known: Mutex<Known>,
     /// One at a time, and it goes on when nobody waits any more: `getaddrinfo(3)` cannot be called off, and each takes a
-    /// thread for as long as the name servers are silent.
+    /// thread for as long as the name servers are silent. What comes when nobody waits any more is the next one's.
     lookup: tokio::sync::Mutex<Option<JoinHandle<io::Result<Vec<SocketAddr>>>>>,
 }
 
@@ -144,12 +144,18 @@ pub(super) trait Dial:
 impl<T> Dial for T where T: Service<Uri, Response = TokioIo<TcpStream>, Error = io::Error, Future: Send> + Send + 'static
 {}
 
-/// Dials these places, whatever it is asked for, and notes which one was reached.
-pub(super) fn connector(places: Vec<SocketAddr>, reached: Reached) -> impl Dial {
+/// Dials these places, whatever it is asked for, and notes which one was reached; with a time given, within that.
+pub(super) fn connector(places: Vec<SocketAddr>, within: Option<Duration>, reached: Reached) -> impl Dial {
     tower::service_fn(move |_: Uri| {
         let (places, reached) = (places.clone(), reached.clone());
         async move {
-            let stream = dial(places).await?;
+            let stream = match within {
+                Some(within) => {
+                    let dialled = timeout(within, dial(places)).await;
+                    dialled.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?
+                }
+                None => dial(places).await?,
+            };
             *reached.0.lock().unwrap_or_else(PoisonError::into_inner) = stream.peer_addr().ok();
             Ok(TokioIo::new(stream))
         }

@@ -168,14 +168,12 @@ fn a_hold_outlives_the_good_member_among_bad_ones() {
     let ((hole, _full), (_mute, mute)) = (black_hole(), mute());
     let refusing = format!("127.0.0.1:{}", free_port());
     let endpoints = [hole, mute, refusing, one.address(), other.address()].join(",");
-    // A try each, while it waits and while it holds: three of a second.
     let mut holder = Meshlock::run_at(endpoints, "among")
         .args(["--ttl", "12"])
         .stdin(Stdio::piped())
         .sh("echo held; read -r _; echo done")
         .start();
     holder.wait_for_stdout("held");
-    // The last of all, so that all bad ones come before it.
     one.refuse();
     pass(Duration::from_secs(14));
     one.heal();
@@ -183,6 +181,23 @@ fn a_hold_outlives_the_good_member_among_bad_ones() {
     pass(Duration::from_secs(14));
     holder.finish().stdout("held\ndone\n").success();
     etcd.assert_clean("among");
+}
+
+#[test]
+fn a_black_hole_does_not_take_a_short_hold_s_time() {
+    let etcd = Etcd::start();
+    let (one, other, (hole, _full)) = (etcd.proxy(), etcd.proxy(), black_hole());
+    let mut holder = Meshlock::run_at([one.address(), hole, other.address()].join(","), "short")
+        .args(["--ttl", "5"])
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; echo done")
+        .start();
+    holder.wait_for_stdout("held");
+    // 5 s less margin and grace are 3.2 s: a renewal's interval, a try of 0.8 s in vain, and two pauses fit into that.
+    one.refuse();
+    pass(Duration::from_secs(6));
+    holder.finish().stdout("held\ndone\n").success();
+    etcd.assert_clean("short");
 }
 
 #[test]
