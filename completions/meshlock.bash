@@ -84,7 +84,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__doctor)
-            opts="-q -v -h --json --quiet --verbose --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --help"
+            opts="-q -v -h --json --quiet --verbose --prefix --lock-key --endpoints --discovery-srv --discovery-srv-name --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -105,6 +105,20 @@ _meshlock() {
                     return 0
                     ;;
                 --endpoints)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv-name)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -212,7 +226,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__history)
-            opts="-n -h --failed --number --json --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --help"
+            opts="-n -h --failed --number --json --prefix --lock-key --endpoints --discovery-srv --discovery-srv-name --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -247,6 +261,20 @@ _meshlock() {
                     return 0
                     ;;
                 --endpoints)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv-name)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -354,7 +382,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__run)
-            opts="-n -w -E -q -v -h --no-wait --wait --conflict-exit-code --ttl --grace --stop-signal --lost-grace --max-runtime --stragglers --release-timeout --report --keep --owner --reason --route --expect --trigger --system --record-args --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --quiet --verbose --help"
+            opts="-n -w -E -q -v -h --no-wait --wait --conflict-exit-code --ttl --grace --stop-signal --lost-grace --max-runtime --stragglers --release-timeout --report --keep --owner --reason --route --expect --trigger --system --record-args --prefix --lock-key --endpoints --discovery-srv --discovery-srv-name --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -519,6 +547,20 @@ _meshlock() {
                     fi
                     return 0
                     ;;
+                --discovery-srv)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv-name)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
                 --dial-timeout)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
@@ -620,7 +662,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__status)
-            opts="-h --json --prometheus --watch --check --warn-after --ttl-left --prefix --lock-key --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --help"
+            opts="-h --json --prometheus --watch --check --warn-after --ttl-left --prefix --lock-key --endpoints --discovery-srv --discovery-srv-name --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -648,6 +690,20 @@ _meshlock() {
                     return 0
                     ;;
                 --endpoints)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv-name)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -755,7 +811,7 @@ _meshlock() {
             return 0
             ;;
         meshlock__subcmd__verify)
-            opts="-q -v -h --at-least --quiet --verbose --endpoints --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --help"
+            opts="-q -v -h --at-least --quiet --verbose --endpoints --discovery-srv --discovery-srv-name --dial-timeout --cacert --cert --key --tls-server-name --user --password-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -769,6 +825,20 @@ _meshlock() {
                     return 0
                     ;;
                 --endpoints)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --discovery-srv-name)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace

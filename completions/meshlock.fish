@@ -54,6 +54,8 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l system -d 'Whi
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l prefix -d 'Everything of meshlock\'s lies under this key prefix [default: meshlock/]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l lock-key -d 'Share the lock KEY with etcdctl lock or a Go program' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l discovery-srv -d 'Ask DNS for etcd\'s members, as etcdctl does' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l discovery-srv-name -d 'Which of several clusters in the domain of --discovery-srv' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l dial-timeout -d 'How long the first contact with etcd may take [default: 5s]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand run" -l cert -d 'The client\'s certificate, PEM' -r -F
@@ -71,6 +73,8 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l warn-after 
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l prefix -d 'Everything of meshlock\'s lies under this key prefix [default: meshlock/]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l lock-key -d 'Share the lock KEY with etcdctl lock or a Go program' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l discovery-srv -d 'Ask DNS for etcd\'s members, as etcdctl does' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l discovery-srv-name -d 'Which of several clusters in the domain of --discovery-srv' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l dial-timeout -d 'How long the first contact with etcd may take [default: 5s]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l cert -d 'The client\'s certificate, PEM' -r -F
@@ -89,6 +93,8 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand history" -s n -l numbe
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l prefix -d 'Everything of meshlock\'s lies under this key prefix [default: meshlock/]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l lock-key -d 'Share the lock KEY with etcdctl lock or a Go program' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l discovery-srv -d 'Ask DNS for etcd\'s members, as etcdctl does' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l discovery-srv-name -d 'Which of several clusters in the domain of --discovery-srv' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l dial-timeout -d 'How long the first contact with etcd may take [default: 5s]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l cert -d 'The client\'s certificate, PEM' -r -F
@@ -102,6 +108,8 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l json -d 'A
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l at-least -d 'How much time must be left [default: any]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l discovery-srv -d 'Ask DNS for etcd\'s members, as etcdctl does' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l discovery-srv-name -d 'Which of several clusters in the domain of --discovery-srv' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l dial-timeout -d 'How long the first contact with etcd may take [default: 5s]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -l cert -d 'The client\'s certificate, PEM' -r -F
@@ -115,6 +123,8 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand verify" -s h -l help -
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l prefix -d 'Everything of meshlock\'s lies under this key prefix [default: meshlock/]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l lock-key -d 'Share the lock KEY with etcdctl lock or a Go program' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l discovery-srv -d 'Ask DNS for etcd\'s members, as etcdctl does' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l discovery-srv-name -d 'Which of several clusters in the domain of --discovery-srv' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l dial-timeout -d 'How long the first contact with etcd may take [default: 5s]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l cacert -d 'The certificates to check the servers against, PEM [default: the system\'s, for https]' -r -F
 complete -c meshlock -n "__fish_meshlock_using_subcommand doctor" -l cert -d 'The client\'s certificate, PEM' -r -F

@@ -460,6 +460,20 @@ pub struct Connection {
     #[arg(long, value_name = "LIST", value_hint = ValueHint::Other)]
     pub endpoints: Option<OsString>,
 
+    /// Ask DNS for etcd's members, as etcdctl does
+    ///
+    /// They are the targets of the SRV records _etcd-client-ssl._tcp.DOMAIN, which speak TLS, and after these of
+    /// _etcd-client._tcp.DOMAIN; where a TLS file is given, of the former alone. DNS is asked at the start, within
+    /// --dial-timeout, and again when all members fail. Not beside --endpoints.
+    #[arg(long, value_name = "DOMAIN", value_hint = ValueHint::Other)]
+    pub discovery_srv: Option<OsString>,
+
+    /// Which of several clusters in the domain of --discovery-srv
+    ///
+    /// The records are then _etcd-client-ssl-NAME._tcp.DOMAIN and _etcd-client-NAME._tcp.DOMAIN.
+    #[arg(long, value_name = "NAME", value_hint = ValueHint::Other)]
+    pub discovery_srv_name: Option<OsString>,
+
     /// How long the first contact with etcd may take [default: 5s]
     #[arg(long, value_name = "DURATION", value_hint = ValueHint::Other)]
     pub dial_timeout: Option<OsString>,

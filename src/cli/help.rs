@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 pub(super) fn of_run() -> StyledStr {
     after_long_help(
         "each option can be set by a variable, --some-option by MESHLOCK_SOME_OPTION; \
-         MESHLOCK_PASSWORD is the password. Then etcdctl's variables count: ETCDCTL_ENDPOINTS, _DIAL_TIMEOUT, \
-         _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset. Then come the configuration files: \
-         meshlock-config(1).",
+         MESHLOCK_PASSWORD is the password. Then etcdctl's variables count: ETCDCTL_ENDPOINTS, _DISCOVERY_SRV, \
+         _DISCOVERY_SRV_NAME, _DIAL_TIMEOUT, _CACERT, _CERT, _KEY, _USER, _PASSWORD. An empty variable is unset. \
+         Then come the configuration files: meshlock-config(1).",
         "Exit status",
         |row| Some(row.meaning),
     )

@@ -54,7 +54,7 @@ fn nothing(settings: &History, other: Option<&Ran>) {
     Reporter::new(Verbosity::Normal).notice(&format!(
         "{what}{whose} is recorded under \"{}\" in etcd at {}{}",
         settings.prefix,
-        settings.connection.endpoints.join(", "),
+        settings.connection.whom(),
         other.unwrap_or_default()
     ));
 }

@@ -143,7 +143,7 @@ fn keepers_policy(settings: &Run, began: Moment, shows_place: bool) -> keeper::P
     } = settings;
     keeper::Policy {
         name: place.called(),
-        endpoints: connection.endpoints.join(", "),
+        endpoints: connection.whom(),
         keys: if place.queue().starts_with(prefix) {
             format!("prefix \"{prefix}\"")
         } else {

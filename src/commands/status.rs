@@ -222,6 +222,6 @@ fn nothing(settings: &Status) {
     Reporter::new(Verbosity::Normal).notice(&format!(
         "there is no lock under \"{}\" in etcd at {}",
         settings.prefix,
-        settings.connection.endpoints.join(", ")
+        settings.connection.whom()
     ));
 }

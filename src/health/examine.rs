@@ -13,9 +13,14 @@ use tokio::time::timeout;
 /// Asks every endpoint after itself, and after what we may do there: read and write below each of the prefixes.
 pub async fn examine(connection: &Connection, prefixes: &[String]) -> Facts {
     let mut asked = JoinSet::new();
-    for (place, url) in connection.endpoints.iter().enumerate() {
+    let (members, unknown) = match connection.members().await {
+        Ok(members) => (members, None),
+        Err(fault) => (Vec::new(), Some(fault)),
+    };
+    for (place, url) in members.into_iter().enumerate() {
         let alone = Connection {
-            endpoints: vec![url.clone()],
+            endpoints: vec![url],
+            discovery: None,
             ..connection.clone()
         };
         let prefixes = prefixes.to_owned();
@@ -23,12 +28,20 @@ pub async fn examine(connection: &Connection, prefixes: &[String]) -> Facts {
     }
     let mut endpoints = asked.join_all().await;
     endpoints.sort_by_key(|(place, _)| *place);
+    let endpoints = endpoints.into_iter().map(|(_, endpoint)| endpoint);
+    let undiscovered = unknown.map(|fault| Endpoint {
+        url: connection.whom(),
+        member: Err(fault),
+        read: None,
+        write: None,
+        roles: None,
+    });
     Facts {
         prefixes: prefixes.to_owned(),
         user: connection.user.as_ref().map(|(name, _)| name.clone()),
         exposed: connection.exposed.clone(),
         certificate: connection.tls.as_ref().is_some_and(|tls| tls.identity.is_some()),
-        endpoints: endpoints.into_iter().map(|(_, endpoint)| endpoint).collect(),
+        endpoints: endpoints.chain(undiscovered).collect(),
         machine: Machine {
             asleep: Moment::asleep(),
             clock_source: clock_source(),

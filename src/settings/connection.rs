@@ -1,6 +1,7 @@
 //! How etcd is reached: endpoints, TLS files and the user, resolved and checked before anything connects.
 //! What has to be in the files is `store`'s affair, as what etcd makes of them.
 
+use super::discovery;
 use super::source::{Found, Source, Sources, quoted};
 use crate::cli;
 use crate::outcome::{Failure, FailureKind};
@@ -30,7 +31,7 @@ const HARMLESS: &[&str] = &[
     "COMMAND_TIMEOUT",
     "DEBUG",
     "HEX",
-    "INSECURE_DISCOVERY",
+    "INSECURE_DISCOVERY", // but see `discovery`
     "KEEPALIVE_TIME",
     "KEEPALIVE_TIMEOUT",
     "MAX_RECV_BYTES",
@@ -43,8 +44,17 @@ const INSTEAD: &str =
     "give the servers' CA, or their own certificate, by --cacert, and another name by --tls-server-name";
 
 /// Settings that are read from etcdctl's variables too.
-pub(super) const SHARED_WITH_ETCDCTL: &[&str] =
-    &["CACERT", "CERT", "DIAL_TIMEOUT", "ENDPOINTS", "KEY", "PASSWORD", "USER"];
+pub(super) const SHARED_WITH_ETCDCTL: &[&str] = &[
+    "CACERT",
+    "CERT",
+    "DIAL_TIMEOUT",
+    "DISCOVERY_SRV",
+    "DISCOVERY_SRV_NAME",
+    "ENDPOINTS",
+    "KEY",
+    "PASSWORD",
+    "USER",
+];
 
 pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Connection, Failure> {
     refuse_unsupported(sources)?;
@@ -53,7 +63,9 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
     let key = sources.path("key", typed.key.as_deref());
     let tls_file = [&cacert, &cert, &key].into_iter().flatten().next();
 
+    let discovery = discovery::resolve(typed, sources, tls_file.is_some())?;
     let endpoints = match sources.find("endpoints", typed.endpoints.as_deref()) {
+        _ if discovery.is_some() => Vec::new(),
         // Not quoted: what stands there may end with a password.
         Some(list) if list.value.as_bytes().contains(&b'@') => {
             return Err(list.source.refuse("has a user in it: give the user by --user"));
@@ -73,7 +85,8 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
         .map(|name| name.read(server_name))
         .transpose()?;
 
-    let encrypted = endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
+    // What DNS will say is not known here.
+    let encrypted = discovery.is_some() || endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
     let files = Files { within: dial_timeout };
     let tls = encrypted
         .then(|| files.tls(cacert, cert, key, server_name))
@@ -86,6 +99,7 @@ pub(super) fn resolve(typed: &cli::Connection, sources: &Sources) -> Result<Conn
     let private = private.chain(&password_file).filter(|file| file.is_everybodys());
     Ok(Connection {
         endpoints,
+        discovery,
         dial_timeout,
         exposed: private.map(ToString::to_string).collect(),
         tls,
@@ -113,7 +127,6 @@ fn refuse_unsupported(sources: &Sources) -> Result<(), Failure> {
             // On is etcdctl's default: TLS only by https:// and by TLS files.
             "INSECURE_TRANSPORT" if means_false(value) => "write https:// in the endpoints instead",
             UNVERIFIED | "INSECURE_TRANSPORT" => continue,
-            "DISCOVERY_SRV" | "DISCOVERY_SRV_NAME" => "give the members by --endpoints instead",
             _ if SHARED_WITH_ETCDCTL.contains(&name) || HARMLESS.contains(&name) => continue,
             _ => "unset it",
         };
@@ -127,7 +140,7 @@ fn refuse_unsupported(sources: &Sources) -> Result<(), Failure> {
 }
 
 /// As Go's `strconv.ParseBool` has it, which etcdctl reads its variables with.
-fn means_false(value: &OsStr) -> bool {
+pub(super) fn means_false(value: &OsStr) -> bool {
     ["0", "f", "F", "false", "FALSE", "False"]
         .iter()
         .any(|word| value == *word)

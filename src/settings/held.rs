@@ -27,7 +27,12 @@ pub struct Held {
 /// How etcd was reached, for somebody with another working directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
+    /// Empty where DNS is asked for them.
     pub endpoints: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery_srv: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery_srv_name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cacert: Option<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,8 +80,11 @@ pub(super) fn reach(typed: &cli::Connection, sources: &Sources, connection: &Con
             .filter(|file| file.to_str().is_some() && file.is_file())
     };
     let user = connection.user.as_ref().map(|(name, _)| name.clone());
+    let discovery = connection.discovery.as_ref();
     Reach {
         endpoints: connection.endpoints.join(","),
+        discovery_srv: discovery.map(|discovery| discovery.domain.clone()),
+        discovery_srv_name: discovery.and_then(|discovery| discovery.name.clone()),
         cacert: file("cacert", typed.cacert.as_deref()),
         cert: file("cert", typed.cert.as_deref()),
         cert_key: file("key", typed.key.as_deref()),
@@ -95,6 +103,8 @@ pub(super) fn reach(typed: &cli::Connection, sources: &Sources, connection: &Con
 pub(super) fn reach_again(typed: &mut cli::Connection, held: &Held) {
     let Reach {
         endpoints,
+        discovery_srv,
+        discovery_srv_name,
         cacert,
         cert,
         cert_key,
@@ -103,7 +113,11 @@ pub(super) fn reach_again(typed: &mut cli::Connection, held: &Held) {
         password_file,
         dial_timeout_ms,
     } = held.reach.clone();
-    typed.endpoints.get_or_insert(endpoints.into());
+    if typed.endpoints.is_none() && typed.discovery_srv.is_none() {
+        typed.endpoints = discovery_srv.is_none().then(|| endpoints.into());
+        (typed.discovery_srv, typed.discovery_srv_name) =
+            (discovery_srv.map(Into::into), discovery_srv_name.map(Into::into));
+    }
     let dial_timeout = dial_timeout_ms.map(|millis| format!("{}ms", millis.max(1)).into());
     typed.dial_timeout = typed.dial_timeout.take().or(dial_timeout);
     typed.cacert = typed.cacert.take().or(cacert);

@@ -3,6 +3,7 @@
 
 pub mod config;
 mod connection;
+mod discovery;
 pub mod doctor;
 mod duration;
 pub mod file;

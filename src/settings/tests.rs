@@ -456,8 +456,6 @@ fn etcdctls_settings_are_refused_where_they_would_change_the_connection() {
         ("ETCDCTL_INSECURE_SKIP_TLS_VERIFY", "1"),
         ("ETCDCTL_INSECURE_TRANSPORT", "false"),
         ("MESHLOCK_INSECURE_SKIP_TLS_VERIFY", "true"),
-        ("ETCDCTL_DISCOVERY_SRV", "example.org"),
-        ("ETCDCTL_DISCOVERY_SRV_NAME", "x"),
         ("ETCDCTL_AUTH_JWT_TOKEN", "secret"),
     ] {
         let (kind, line) = refused(&[], &[(name, value)]);
@@ -469,6 +467,8 @@ fn etcdctls_settings_are_refused_where_they_would_change_the_connection() {
         ("ETCDCTL_INSECURE_SKIP_TLS_VERIFY", ""),
         ("ETCDCTL_INSECURE_TRANSPORT", "true"),
         ("ETCDCTL_DISCOVERY_SRV", ""),
+        ("ETCDCTL_DISCOVERY_SRV", "example.org"),
+        ("ETCDCTL_INSECURE_DISCOVERY", "false"),
         ("ETCDCTL_API", "3"),
         ("ETCDCTL_WRITE_OUT", "json"),
         ("ETCDCTL_COMMAND_TIMEOUT", "10s"),

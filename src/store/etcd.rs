@@ -3,7 +3,9 @@
 //! bounded and may be repeated. Knows neither queues nor records.
 
 use super::credentials::Credentials;
-use super::secure::{Secure, Trouble, What, Wrong, shows_a_certificate, speaks_plainly};
+use super::host::{Dialer, Reached};
+use super::pool::{Connected, Pool, Standing};
+use super::secure::{Secure, What, Wrong, shows_a_certificate, speaks_plainly};
 use super::wire::{self, Answered, cluster, commit};
 use super::{Alive, Answer, Change, Connection, Fault, Txn, Watched, fault};
 use crate::moment::Moment;
@@ -14,13 +16,12 @@ use etcd_client::{
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Endpoint;
 
-/// With several endpoints none may take longer than this from the others.
-const TRY_AT_MOST: Duration = Duration::from_secs(1);
+/// DNS is asked for the members no more often than this.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// etcd ends connections that ping more often than each 5 s (`--grpc-keepalive-min-time`), and any that
 /// pings without a stream.
@@ -37,33 +38,6 @@ struct Inner {
     /// Whether a member that knows no leader is to refuse rather than to wait for one.
     require_leader: bool,
     pool: Mutex<Pool>,
-}
-
-struct Pool {
-    members: Vec<Member>,
-    /// The one to ask next.
-    current: usize,
-    /// The only one that counts: the one expected, else that of the first answer.
-    cluster: Option<u64>,
-}
-
-#[derive(Default)]
-struct Member {
-    client: Option<Client>,
-    standing: Standing,
-    trouble: Trouble,
-    /// Wakes who watches there when a call has failed, so that the watch moves on with the calls.
-    failed: Arc<Notify>,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Standing {
-    #[default]
-    Unknown,
-    /// It has answered for our cluster.
-    Ours,
-    /// It answered for another one, and never for ours.
-    Foreign,
 }
 
 impl Etcd {
@@ -83,11 +57,7 @@ impl Etcd {
 
     fn with(settings: Connection, cluster: Option<u64>, require_leader: bool) -> Self {
         Self(Arc::new(Inner {
-            pool: Mutex::new(Pool {
-                members: settings.endpoints.iter().map(|_| Member::default()).collect(),
-                current: 0,
-                cluster,
-            }),
+            pool: Mutex::new(Pool::new(&settings.endpoints, cluster)),
             credentials: Credentials::new(&settings),
             settings,
             require_leader,
@@ -140,7 +110,10 @@ impl Etcd {
         self.once(within * 2, &|mut client: Client| async move {
             // etcd-client reads the first answer itself and drops it, and TTL and term with it. So a second
             // request follows, and counts.
-            let (mut keeper, mut answers) = match client.lease_keep_alive(lease).await {
+            let Ok(opened) = timeout(within, client.lease_keep_alive(lease)).await else {
+                return Err(Error::LeaseKeepAliveError("it did not answer in time".to_owned()));
+            };
+            let (mut keeper, mut answers) = match opened {
                 Ok(opened) => opened,
                 Err(Error::LeaseKeepAliveError(text)) if text == "lease not found" => {
                     return Ok((
@@ -191,27 +164,29 @@ impl Etcd {
     /// Watches from the revision given, else from now on, and tells the changes, [`Change::Ready`]
     /// first; ends with why the watch broke.
     pub async fn watch(&self, watched: &[Watched], from: Option<i64>, changes: &UnboundedSender<Change>) -> Fault {
-        let (at, failed) = {
-            let pool = self.pool();
-            (pool.current, Arc::clone(&pool.members[pool.current].failed))
+        let at = match self.current().await {
+            Ok(at) => at,
+            Err(fault) => return fault,
         };
+        let failed = Arc::clone(&self.pool().members[at].failed);
         // From here on, so that no failure is missed between two messages.
         let mut failed = pin!(failed.notified());
         let open = |client| open_watch(client, watched.to_owned(), from);
-        let mut opened = self.once_at(at, self.per_try(), &open).await;
+        let mut opened = self.once_at(at, None, &open).await;
         if matches!(opened, Err(Fault::Denied { .. })) && self.0.settings.user.is_some() {
             // A stale token is refused as a missing right here; a new connection brings a new one.
-            self.pool().members[at].client = None;
-            opened = self.once_at(at, self.per_try(), &open).await;
+            self.pool().members[at].connected = None;
+            opened = self.once_at(at, None, &open).await;
         }
         let (mut stream, early) = match opened {
             Ok(opened) => opened,
             Err(fault) => return fault,
         };
+        let to = self.reached(at);
         if changes.send(Change::Ready).is_err() {
             return closed();
         }
-        let endpoint = &self.0.settings.endpoints[at];
+        let endpoint = &*self.url(at);
         let mut early = early.into_iter();
         loop {
             let response = if let Some(response) = early.next() {
@@ -229,14 +204,14 @@ impl Etcd {
                 match message {
                     Ok(Some(response)) => response,
                     Ok(None) => {
-                        self.rotate(at, true);
+                        self.rotate(at, to.as_ref());
                         return Fault::Unreachable {
                             why: format!("{endpoint}: the watch ended"),
                         };
                     }
                     Err(error) => {
                         let (fault, broke) = (fault::classify(endpoint, &error), fault::connection_broke(&error));
-                        self.rotate(at, broke);
+                        self.rotate(at, to.as_ref().filter(|_| broke));
                         return if broke {
                             self.refuted(at, self.explained(at, fault))
                         } else {
@@ -275,23 +250,30 @@ impl Etcd {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
-        let deadline = Instant::now() + self.0.settings.dial_timeout;
-        let first = self.pool().current;
+        let dial_timeout = self.0.settings.dial_timeout;
+        let deadline = Instant::now() + dial_timeout;
         let mut worst: Option<Fault> = None;
-        for _ in 0..self.0.settings.endpoints.len() {
+        let mut turn = 0;
+        self.current().await?;
+        // Known once the names were looked up.
+        while turn < self.pool().turns() {
+            turn += 1;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            match self.once(self.per_try().min(left), call).await {
+            let at = self.pool().current;
+            let tried = timeout(left, self.once_at(at, None, call)).await;
+            let tried = tried.unwrap_or_else(|_| {
+                self.rotate(at, self.reached(at).as_ref());
+                Err(fault::silent(&self.url(at), dial_timeout))
+            });
+            match tried {
                 // An endpoint that is set up wrongly need not keep us from the others.
                 Err(fault @ (Fault::Unreachable { .. } | Fault::Config { .. } | Fault::Foreign { .. })) => {
                     worst = Some(worse(worst, fault));
                 }
                 outcome => return outcome,
-            }
-            if self.pool().current == first {
-                break;
             }
         }
         Err(worst.unwrap_or(Fault::Unreachable {
@@ -305,33 +287,37 @@ impl Etcd {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
-        let at = self.pool().current;
-        self.once_at(at, within, call).await
+        let at = timeout(within, self.current())
+            .await
+            .unwrap_or_else(|_| Err(self.0.settings.silent()))?;
+        self.once_at(at, Some(within), call).await
     }
 
-    async fn once_at<T, F, Fut>(&self, at: usize, within: Duration, call: &F) -> Result<T, Fault>
+    /// Without a time given, in this endpoint's share of `--dial-timeout`.
+    async fn once_at<T, F, Fut>(&self, at: usize, within: Option<Duration>, call: &F) -> Result<T, Fault>
     where
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
         let answered = self.ask(at, within, call).await;
         if matches!(answered, Err(Fault::Denied { .. })) && self.0.credentials.another_password() {
-            self.pool().members[at].client = None;
+            self.pool().members[at].connected = None;
             return self.ask(at, within, call).await;
         }
         answered
     }
 
-    async fn ask<T, F, Fut>(&self, at: usize, within: Duration, call: &F) -> Result<T, Fault>
+    async fn ask<T, F, Fut>(&self, at: usize, within: Option<Duration>, call: &F) -> Result<T, Fault>
     where
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
-        let endpoint = &self.0.settings.endpoints[at];
-        let connected = timeout(within, self.client(at)).await;
-        let client = connected
-            .unwrap_or_else(|_| Err(fault::silent(endpoint, within)))
-            .inspect_err(|_| self.rotate(at, true))?;
+        let endpoint = &*self.url(at);
+        let Connected { client, to } = self
+            .connected(at, within)
+            .await
+            .inspect_err(|_| self.rotate(at, None))?;
+        let within = within.unwrap_or_else(|| self.share());
         let answered = timeout(within, async {
             match call(client.clone()).await {
                 Err(error) if fault::token_is_stale(&error) && self.0.settings.user.is_some() => {
@@ -355,10 +341,11 @@ impl Etcd {
                     fault = self.refuted(at, self.explained(at, fault));
                 }
                 if matches!(fault, Fault::Unreachable { .. } | Fault::Config { .. }) {
-                    self.rotate(at, broke);
+                    self.rotate(at, broke.then_some(&to));
                 }
                 let new = self.pool().members[at].standing == Standing::Unknown;
-                if broke && new && matches!(timeout(within, speaks_tls(endpoint)).await, Ok(true)) {
+                let maybe_tls = broke && new && endpoint.starts_with("http://");
+                if maybe_tls && matches!(timeout(within, speaks_tls(endpoint, &to)).await, Ok(true)) {
                     fault = Fault::Config {
                         why: format!("{endpoint}: it speaks TLS: use https://"),
                     };
@@ -366,50 +353,72 @@ impl Etcd {
                 Err(fault)
             }
             Err(_) => {
-                self.rotate(at, true);
+                self.rotate(at, Some(&to));
                 Err(fault::silent(endpoint, within))
             }
         }
     }
 
     /// The endpoint's client, connected: eagerly, since a lazy channel hides why TLS failed.
-    async fn client(&self, at: usize) -> Result<Client, Fault> {
-        if let Some(client) = &self.pool().members[at].client {
-            return Ok(client.clone());
-        }
-        let url = &self.0.settings.endpoints[at];
-        let channel = match self.connect(at).await {
+    async fn connected(&self, at: usize, within: Option<Duration>) -> Result<Connected, Fault> {
+        let host = {
+            let member = &self.pool().members[at];
+            if let Some(connected) = &member.connected {
+                return Ok(connected.clone());
+            }
+            Arc::clone(&member.host)
+        };
+        let url = &*self.url(at);
+        let share = || within.unwrap_or_else(|| self.share());
+        let places = async {
+            let places = host.places().await;
+            places.map_err(|error| fault::of_transport(url, &error))
+        };
+        let places = bounded(url, share(), places).await?;
+        // Less from here on where the name has turned out to have several addresses: others are to get a turn.
+        let to = Reached::default();
+        // Where time is short a black hole must not take that of the next endpoint: TCP alone is quick, or nothing.
+        let dialer = Dialer::new(places, within.map(|within| within / 2), to.clone());
+        let client = self.connect(at, dialer, &to);
+        let client = bounded(url, share(), client).await.inspect_err(|_| host.failed(&to))?;
+        let connected = Connected { client, to };
+        self.pool().members[at].connected = Some(connected.clone());
+        Ok(connected)
+    }
+
+    /// TCP, TLS and, with a user, a first token.
+    async fn connect(&self, at: usize, dialer: Dialer, to: &Reached) -> Result<Client, Fault> {
+        let url = &*self.url(at);
+        let channel = match self.channel(at, dialer).await {
             Ok(channel) => channel,
-            Err(error) => return Err(self.unconnected(at, &error).await),
+            Err(error) => return Err(self.unconnected(at, to, &error).await),
         };
         let mut options = ConnectOptions::new().with_require_leader(self.0.require_leader);
         if let Some((user, password)) = self.0.credentials.user() {
             options = options.with_user(user, password);
         }
-        let client = Client::from_channel(Channel::Tonic(channel), Some(options))
+        Client::from_channel(Channel::Tonic(channel), Some(options))
             .await
-            .map_err(|error| self.refuted(at, self.explained(at, fault::classify(url, &error))))?;
-        self.pool().members[at].client = Some(client.clone());
-        Ok(client)
+            .map_err(|error| self.refuted(at, self.explained(at, fault::classify(url, &error))))
     }
 
-    async fn connect(&self, at: usize) -> Result<tonic::transport::Channel, tonic::transport::Error> {
-        let url = &self.0.settings.endpoints[at];
-        let endpoint = Endpoint::from_shared(url.clone())?
+    async fn channel(&self, at: usize, dialer: Dialer) -> Result<tonic::transport::Channel, tonic::transport::Error> {
+        let url = &*self.url(at);
+        let endpoint = Endpoint::from_shared(url.to_owned())?
             .tcp_nodelay(true)
             .http2_keep_alive_interval(PING_EACH)
             .keep_alive_timeout(PING_ANSWER_WITHIN)
             .keep_alive_while_idle(false);
         if !url.starts_with("https://") {
-            return endpoint.connect().await;
+            return endpoint.connect_with_connector(dialer).await;
         }
         let trouble = self.pool().members[at].trouble.clone();
-        let secure = Secure::new(self.0.credentials.clone(), trouble);
+        let secure = Secure::new(dialer, self.0.credentials.clone(), trouble);
         endpoint.connect_with_connector(secure).await
     }
 
-    async fn unconnected(&self, at: usize, error: &tonic::transport::Error) -> Fault {
-        let url = &self.0.settings.endpoints[at];
+    async fn unconnected(&self, at: usize, to: &Reached, error: &tonic::transport::Error) -> Fault {
+        let url = &*self.url(at);
         let (trouble, new) = {
             let pool = self.pool();
             let member = &pool.members[at];
@@ -419,7 +428,7 @@ impl Etcd {
             None => fault::of_transport(url, error),
             Some(What {
                 error: Wrong::HungUp, ..
-            }) if new && is_plain(url).await => fault::no_tls(url),
+            }) if new && is_plain(to).await => fault::no_tls(url),
             Some(what) => fault::of_tls(url, &what),
         };
         self.refuted(at, fault)
@@ -428,7 +437,7 @@ impl Etcd {
     /// The fault of a broken connection by what TLS knows of it, where that is more.
     fn explained(&self, at: usize, fault: Fault) -> Fault {
         let trouble = self.pool().members[at].trouble.take();
-        trouble.map_or(fault, |what| fault::of_tls(&self.0.settings.endpoints[at], &what))
+        trouble.map_or(fault, |what| fault::of_tls(&self.url(at), &what))
     }
 
     /// An endpoint that has answered under these settings is not set up wrongly: it is away, as where a proxy has
@@ -440,49 +449,54 @@ impl Etcd {
         }
     }
 
-    /// Holds the answer's cluster id against ours. An answer without one (an error read as success) says nothing.
+    /// Holds the answer's cluster id against ours.
     fn vouch(&self, at: usize, cluster: Option<u64>) -> Result<(), Fault> {
-        let Some(cluster) = cluster else { return Ok(()) };
-        let endpoint = &self.0.settings.endpoints[at];
-        let mut pool = self.pool();
-        let ours = *pool.cluster.get_or_insert(cluster);
-        let member = &mut pool.members[at];
-        if cluster == ours {
-            member.standing = Standing::Ours;
-            return Ok(());
-        }
-        if member.standing == Standing::Ours {
-            return Err(Fault::Replaced {
-                why: format!("{endpoint}: the cluster {ours:x} has been replaced by {cluster:x}"),
-            });
-        }
-        member.standing = Standing::Foreign;
-        pool.advance(at);
-        Err(Fault::Foreign {
-            why: format!("{endpoint}: it serves another cluster ({cluster:x}) than the one of the lock ({ours:x})"),
-        })
+        self.pool().vouch(at, cluster)
     }
 
-    fn rotate(&self, at: usize, connection_broke: bool) {
-        let mut pool = self.pool();
-        if connection_broke {
-            pool.members[at].client = None;
-        }
-        pool.members[at].failed.notify_waiters();
-        pool.advance(at);
+    fn reached(&self, at: usize) -> Option<Reached> {
+        let pool = self.pool();
+        let connected = pool.members[at].connected.as_ref();
+        connected.map(|connected| connected.to.clone())
     }
 
-    fn per_try(&self) -> Duration {
-        let Connection {
-            endpoints,
-            dial_timeout,
-            ..
-        } = &self.0.settings;
-        match u32::try_from(endpoints.len()) {
-            Ok(0 | 1) => *dial_timeout,
-            Ok(several) => (*dial_timeout / several).min(TRY_AT_MOST),
-            Err(_) => TRY_AT_MOST,
+    /// On to the next endpoint, and off the connection that broke.
+    fn rotate(&self, at: usize, broke: Option<&Reached>) {
+        let mut pool = self.pool();
+        pool.failed(at, broke);
+        // They may have moved.
+        if self.0.settings.discovery.is_some() && pool.wants_others() {
+            let etcd = self.clone();
+            tokio::spawn(async move { etcd.look_again().await });
         }
+    }
+
+    /// The member to ask next; where none is known yet, DNS is asked for them.
+    async fn current(&self) -> Result<usize, Fault> {
+        let known = !self.pool().members.is_empty();
+        if !known {
+            let members = self.0.settings.members().await?;
+            self.pool().take_in(&members);
+        }
+        Ok(self.pool().current)
+    }
+
+    /// Asks DNS for the members once more, beside the calls, which go on with those that are known.
+    async fn look_again(&self) {
+        if let Ok(members) = self.0.settings.members().await {
+            self.pool().take_in(&members);
+        }
+        sleep(LOOK_AGAIN_AFTER).await;
+        self.pool().looking = false;
+    }
+
+    fn url(&self, at: usize) -> Arc<str> {
+        Arc::clone(&self.pool().members[at].url)
+    }
+
+    /// So long may one try take, so that each address gets a turn within `--dial-timeout`.
+    fn share(&self) -> Duration {
+        self.pool().share(self.0.settings.dial_timeout)
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {
@@ -490,36 +504,29 @@ impl Etcd {
     }
 }
 
-impl Pool {
-    /// To the next endpoint that is not foreign, unless another call has already moved on from `at`.
-    fn advance(&mut self, at: usize) {
-        if self.current != at {
-            return;
-        }
-        let count = self.members.len();
-        self.current = (1..=count)
-            .map(|step| (at + step) % count)
-            .find(|&next| self.members[next].standing != Standing::Foreign)
-            .unwrap_or(at);
-    }
+/// The work's outcome, unless it does not come in time.
+async fn bounded<T>(
+    endpoint: &str,
+    within: Duration,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let outcome = timeout(within, work).await;
+    outcome.unwrap_or_else(|_| Err(fault::silent(endpoint, within)))
 }
 
 /// Whether a server that hung up on TLS does so since it speaks none.
-async fn is_plain(url: &str) -> bool {
-    match url.parse() {
-        Ok(uri) => speaks_plainly(uri).await,
+async fn is_plain(to: &Reached) -> bool {
+    match to.dial_again().await {
+        Ok(stream) => speaks_plainly(stream).await,
         Err(_) => false,
     }
 }
 
 /// Whether a server that broke a plain connection wants TLS: it says nothing then.
-async fn speaks_tls(url: &str) -> bool {
-    let uri = url
-        .strip_prefix("http://")
-        .and_then(|address| format!("https://{address}").parse().ok());
-    match uri {
-        Some(uri) => shows_a_certificate(uri).await,
-        None => false,
+async fn speaks_tls(url: &str, to: &Reached) -> bool {
+    match (url.parse(), to.dial_again().await) {
+        (Ok(uri), Ok(stream)) => shows_a_certificate(stream, &uri).await,
+        _ => false,
     }
 }
 

@@ -3,14 +3,20 @@
 //! client is the first store.
 
 pub mod credentials;
+mod discovery;
+mod dns;
 pub mod etcd;
 mod fault;
 pub mod files;
+mod host;
 pub mod inquiry;
 pub mod pages;
+mod pool;
 mod secure;
 pub mod tls;
 mod wire;
+
+pub use self::discovery::Discovery;
 
 use self::files::Kept;
 use self::tls::Tls;
@@ -23,8 +29,10 @@ use zeroize::Zeroize as _;
 /// How etcd is reached.
 #[derive(Clone)]
 pub struct Connection {
-    /// At least one; each with its scheme.
+    /// At least one, unless DNS is to be asked for them; each with its scheme.
     pub endpoints: Vec<String>,
+    /// Where DNS is to be asked for the endpoints.
+    pub discovery: Option<Discovery>,
     /// Bounds the first contact, all endpoints together.
     pub dial_timeout: Duration,
     pub tls: Option<Tls>,
@@ -52,7 +60,27 @@ impl Connection {
 
     /// That nobody answered within `dial_timeout`.
     pub fn silent(&self) -> Fault {
-        fault::silent(&self.endpoints.join(", "), self.dial_timeout)
+        fault::silent(&self.whom(), self.dial_timeout)
+    }
+
+    /// The endpoints, within `dial_timeout` from DNS where that is to be asked.
+    ///
+    /// # Errors
+    /// Where DNS does not tell.
+    pub async fn members(&self) -> Result<Vec<String>, Fault> {
+        let Some(discovery) = &self.discovery else {
+            return Ok(self.endpoints.clone());
+        };
+        let found = tokio::time::timeout(self.dial_timeout, discovery.members()).await;
+        found.unwrap_or_else(|_| Err(self.silent()))
+    }
+
+    /// Who is to be asked, as far as the settings tell.
+    pub fn whom(&self) -> String {
+        match &self.discovery {
+            Some(discovery) => discovery.to_string(),
+            None => self.endpoints.join(", "),
+        }
     }
 }
 

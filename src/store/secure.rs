@@ -4,8 +4,8 @@
 
 use super::credentials::Credentials;
 use super::files::Unusable;
+use super::host::Dialer;
 use super::tls::{self, Tls};
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
 use std::io;
@@ -58,29 +58,22 @@ impl Trouble {
     }
 }
 
-/// Makes the connections to one endpoint.
+/// Makes the connections to one endpoint, over those that the dialer makes.
 #[derive(Clone)]
 pub(super) struct Secure {
-    tcp: HttpConnector,
+    plain: Dialer,
     credentials: Credentials,
     trouble: Trouble,
 }
 
 impl Secure {
-    pub(super) fn new(credentials: Credentials, trouble: Trouble) -> Self {
+    pub(super) fn new(plain: Dialer, credentials: Credentials, trouble: Trouble) -> Self {
         Self {
-            tcp: tcp(),
+            plain,
             credentials,
             trouble,
         }
     }
-}
-
-fn tcp() -> HttpConnector {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp
 }
 
 impl Service<Uri> for Secure {
@@ -88,15 +81,15 @@ impl Service<Uri> for Secure {
     type Error = StdError;
     type Future = BoxFuture<Self::Response, Self::Error>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.tcp.poll_ready(cx).map_err(Into::into)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let connected = self.tcp.call(uri.clone());
+        let dialled = self.plain.clone().dial();
         let (credentials, trouble) = (self.credentials.clone(), self.trouble.clone());
         Box::pin(async move {
-            let stream = connected.await?.into_inner();
+            let stream = dialled.await?;
             let (config, tls) = credentials.tls().map_err(|unusable| {
                 let why = unusable.0.clone();
                 trouble.remember(Wrong::File(unusable), &Arc::default());
@@ -142,26 +135,19 @@ fn host(uri: &Uri) -> Result<ServerName<'static>, StdError> {
 }
 
 /// Whether a server shows a certificate to one who asks for it; nobody vouches for it here.
-pub(super) async fn shows_a_certificate(uri: Uri) -> bool {
-    let (Ok(config), Ok(name)) = (tls::trusting_nobody(), host(&uri)) else {
+pub(super) async fn shows_a_certificate(stream: TcpStream, uri: &Uri) -> bool {
+    let (Ok(config), Ok(name)) = (tls::trusting_nobody(), host(uri)) else {
         return false;
     };
-    let Ok(stream) = tcp().call(uri).await else {
-        return false;
-    };
-    let refused = shake_hands(stream.into_inner(), Arc::new(config), name).await.err();
+    let refused = shake_hands(stream, Arc::new(config), name).await.err();
     let error = refused.as_ref().and_then(of_tls);
     matches!(error, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// Whether a server speaks HTTP/2 without TLS: it answers our first words (RFC 9113, 3.4) with its settings (6.5).
-pub(super) async fn speaks_plainly(uri: Uri) -> bool {
+pub(super) async fn speaks_plainly(mut stream: TcpStream) -> bool {
     const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
     const SETTINGS: u8 = 4;
-    let Ok(stream) = tcp().call(uri).await else {
-        return false;
-    };
-    let mut stream = stream.into_inner();
     let mut frame = [0; 9];
     stream.write_all(OPENING).await.is_ok() && stream.read_exact(&mut frame).await.is_ok() && frame[3] == SETTINGS
 }

@@ -161,7 +161,7 @@ fn a_granted_ttl_above_the_asked_one_is_what_counts() {
 
 #[test]
 fn an_etcdctl_setting_that_is_not_supported_is_refused_and_never_ignored() {
-    for variable in ["ETCDCTL_DISCOVERY_SRV", "ETCDCTL_INSECURE_SKIP_TLS_VERIFY"] {
+    for variable in ["ETCDCTL_AUTH_JWT_TOKEN", "ETCDCTL_INSECURE_SKIP_TLS_VERIFY"] {
         Meshlock::run(Etcd::shared(), unique("etcdctl"))
             .env(variable, "true")
             .finish()

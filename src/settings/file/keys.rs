@@ -61,6 +61,8 @@ pub const KEYS: &[Key] = &[
     key("prefix", Kind::Text, Scope::Top),
     key("lock-key", Kind::Text, Scope::Lock),
     key("endpoints", Kind::List, Scope::Top),
+    key("discovery-srv", Kind::Text, Scope::Top),
+    key("discovery-srv-name", Kind::Text, Scope::Top),
     key("dial-timeout", Kind::Duration, Scope::Top),
     key("cacert", Kind::File, Scope::Top),
     key("cert", Kind::File, Scope::Top),

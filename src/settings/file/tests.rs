@@ -189,6 +189,7 @@ const SAMPLES: &[(&str, &str, &[&str])] = &[
     ("prefix", "p/", &["\"p\""]),
     ("lock-key", "jobs/x", &["\"jobs/x\""]),
     ("endpoints", "a:1,b:2", &["[\"a:1\", \"b:2\"]", "\"a:1,b:2\""]),
+    ("discovery-srv", "example.org", &["\"example.org\""]),
     ("dial-timeout", "3", &["3", "\"3s\""]),
     ("quiet", "", &["true"]),
     ("verbose", "", &["true"]),
@@ -196,6 +197,9 @@ const SAMPLES: &[(&str, &str, &[&str])] = &[
 
 /// Samples of these are files that have to be there: `the_files_of_tls_and_of_the_password_are_found`.
 const FILES: &[&str] = &["cacert", "cert", "key", "user", "password-file"];
+
+/// Means nothing by itself: `where_dns_is_asked_may_stand_in_a_file`.
+const NOT_ALONE: &[&str] = &["discovery-srv-name"];
 
 fn seen(run: &Run) -> String {
     format!(
@@ -261,7 +265,8 @@ fn the_table_has_the_options_of_run_and_each_as_it_is_typed() {
     // clap adds the help when it builds.
     let flags: BTreeSet<_> = flags.into_iter().filter(|flag| *flag != "help").collect();
     assert_eq!(KEYS.iter().map(|key| key.name).collect::<BTreeSet<_>>(), flags);
-    let sampled = SAMPLES.iter().map(|(key, ..)| *key).chain(FILES.iter().copied());
+    let sampled = SAMPLES.iter().map(|(key, ..)| *key);
+    let sampled = sampled.chain(FILES.iter().chain(NOT_ALONE).copied());
     assert_eq!(sampled.collect::<BTreeSet<_>>(), flags);
     for option in options {
         let long = option.get_long().expect("a flag");
@@ -285,6 +290,33 @@ fn the_table_has_the_options_of_run_and_each_as_it_is_typed() {
         let connects = option.get_help_heading() == Some("Connection") || long == "prefix";
         assert_eq!(key.scope == Scope::Top, connects, "{long}");
     }
+}
+
+#[test]
+fn where_dns_is_asked_may_stand_in_a_file() {
+    const DNS: &str = "discovery-srv = 'd.test'\ndiscovery-srv-name = 'blue'";
+    let ours = ("MESHLOCK_ENDPOINTS", "a:1");
+    for (flags, variables, users, machines, by_dns) in [
+        (&[][..], &[][..], DNS, "", true),
+        (&[], &[], DNS, "endpoints = 'a:1'", true),
+        (&[], &[], "endpoints = 'a:1'", DNS, false),
+        (&["--endpoints=a:1"], &[], DNS, "", false),
+        (&[], &[ours], DNS, "", false),
+    ] {
+        let run = with(flags, variables, users, machines).unwrap_or_else(|failure| panic!("{failure}"));
+        let found = run.connection.discovery.map(|found| (found.domain, found.name));
+        let expected = by_dns.then(|| ("d.test".to_owned(), Some("blue".to_owned())));
+        assert_eq!(found, expected, "{flags:?} {variables:?} {users} {machines}");
+        assert_eq!(run.connection.endpoints.is_empty(), by_dns);
+    }
+    assert_eq!(
+        refused("endpoints = 'a:1'\ndiscovery-srv = 'd.test'", ""),
+        "/user:2: discovery-srv and /user:1: endpoints cannot both be given"
+    );
+    assert_eq!(
+        refused("discovery-srv-name = 'blue'", ""),
+        "/user:1: discovery-srv-name needs --discovery-srv beside it"
+    );
 }
 
 #[test]

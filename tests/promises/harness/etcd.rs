@@ -268,6 +268,10 @@ impl Client {
         format!("127.0.0.1:{}", self.port)
     }
 
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// What etcdctl prints.
     #[track_caller]
     pub(crate) fn etcdctl<S: AsRef<OsStr>>(&self, arguments: &[S]) -> String {

@@ -2,8 +2,10 @@
 //! every file lies under one directory, so that a janitor outside the test process can clear both away
 //! even where the test process was killed.
 
+pub(crate) mod dns;
 pub(crate) mod etcd;
 pub(crate) mod meshlock;
+pub(crate) mod names;
 pub(crate) mod observer;
 pub(crate) mod proc;
 pub(crate) mod proxy;

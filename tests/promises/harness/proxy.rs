@@ -43,7 +43,11 @@ impl Proxy {
 
     /// Where the loopback is not all there is of the network.
     pub(crate) fn between(own: IpAddr, target: SocketAddr) -> Self {
-        let address = SocketAddr::from((own, free_port()));
+        Self::at(SocketAddr::from((own, free_port())), target)
+    }
+
+    /// At an address that is free.
+    pub(crate) fn at(address: SocketAddr, target: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).expect("a port");
         let line = Arc::new(Line {
             target,
@@ -65,6 +69,14 @@ impl Proxy {
 
     pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    pub(crate) const fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// Resets all connections; new ones are let through.

@@ -1,9 +1,12 @@
 //! Certificates by openssl, sound and unsound.
 
-use super::{clean, directory};
+use super::etcd::free_port;
+use super::{clean, directory, eventually};
 use std::fmt::Write as _;
 use std::fs;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 
 /// Who issues certificates.
 pub(crate) struct Authority {
@@ -40,6 +43,42 @@ impl Default for Wanted<'_> {
             usage: "serverAuth,clientAuth",
             valid: ("20200101000000Z", "20990101000000Z"),
         }
+    }
+}
+
+/// A server that speaks TLS, and says nothing in it.
+pub(crate) struct Mute {
+    child: Child,
+    port: u16,
+}
+
+impl Mute {
+    pub(crate) fn start(identity: &Identity) -> Self {
+        let port = free_port();
+        let child = clean("openssl")
+            .args(["s_server", "-quiet", "-alpn", "h2", "-accept", &port.to_string()])
+            .arg("-cert")
+            .arg(&identity.cert)
+            .arg("-key")
+            .arg(&identity.key)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl");
+        eventually("openssl listens", || TcpStream::connect(("127.0.0.1", port)).ok());
+        Self { child, port }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Mute {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
     }
 }
 
