@@ -80,6 +80,10 @@ pub enum FromKeeper {
     Lost {
         why: String,
     },
+    /// While the lock is ours: why it can not be renewed just now, or that it can again.
+    Renewals {
+        trouble: Option<String>,
+    },
     /// A person broke the lock, or a newer waiter wants the place: stop, then let go.
     AskedToStop {
         why: String,
@@ -113,6 +117,10 @@ impl FromKeeper {
             Self::Progress(line) => Self::Progress(short(line)),
             Self::Notice(line) => Self::Notice(short(line)),
             Self::Lost { why } => Self::Lost { why: short(why) },
+            // It ends up in a record.
+            Self::Renewals { trouble } => Self::Renewals {
+                trouble: trouble.map(|why| cut(why, SHORTER)),
+            },
             Self::AskedToStop { why, asked } => Self::AskedToStop {
                 why: cut(why, SHORTER),
                 asked,

@@ -32,6 +32,10 @@ fn main() {
 
 fn obey(command: Command) -> Exit {
     let environment = Environment::inherited();
+    // The guardian's limit is its command's too; all others have no child that would inherit it.
+    if !matches!(command, Command::Run(_)) {
+        sys::leave_no_core();
+    }
     let exit = match command {
         Command::Run(typed) => settings::run(typed, &environment).map(|settings| {
             let conflict_status = settings.conflict_status;

@@ -168,17 +168,17 @@ impl Protocol {
 
     /// What the answer to [`Protocol::release`] says. Our own release takes entry and open record away together, and
     /// puts the record there: where the entry alone is gone, or somebody else's words lie under our token, it was
-    /// taken from us. Where nothing is left, nothing is held against the run: we may have been refused the record,
-    /// and others may have had their turn since.
-    pub fn departed(answer: Answer, run: &Run) -> Departure {
+    /// taken from us. So it was where nothing is left and this was `only_try`. Else nothing is held against the run: an
+    /// earlier one may have been done, without its record or with one that has made room for others since.
+    pub fn departed(answer: Answer, run: &Run, only_try: bool) -> Departure {
         let mut traces = answer.reads.into_iter().map(|found| found.items.into_iter().next());
         let (open, record) = (traces.next().flatten(), traces.next().flatten());
         let ours = |record: &Item| Run::parse(&record.value).is_some_and(|there| there.ended == run.ended);
         match (open, record) {
             _ if answer.succeeded => Departure::Done,
             (_, Some(record)) if ours(&record) => Departure::Done,
-            (None, None) => Departure::Done,
-            (Some(_), _) | (_, Some(_)) => Departure::Taken,
+            (None, None) if !only_try => Departure::Done,
+            (None, None) | (Some(_), _) | (_, Some(_)) => Departure::Taken,
         }
     }
 
@@ -364,7 +364,7 @@ impl Protocol {
 
     /// Where so many were told that there may be more, and it matters: the read of them all, for
     /// [`Protocol::stale`].
-    pub fn more_opens(&self, told: usize, view: &View, token: Option<i64>) -> Option<Txn> {
+    pub fn more_opens(&self, told: usize, view: &View, token: Option<i64>) -> Option<Read> {
         let all = Read {
             what: What::First {
                 prefix: self.place.opens(),
@@ -374,7 +374,7 @@ impl Protocol {
             created_before: token.or(view.mine),
             keys_only: false,
         };
-        (view.ahead.is_none() && told >= FEW as usize).then(|| read_only(vec![Op::Read(all)]))
+        (view.ahead.is_none() && told >= FEW as usize).then_some(all)
     }
 
     /// What comes of a renewal: `alive` was answered at `answered`, `own_entry` was asked after that. Without that

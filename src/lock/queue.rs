@@ -11,6 +11,7 @@ use crate::rules::Rules;
 pub use crate::store::Change;
 use crate::store::etcd::Etcd;
 use crate::store::{Answer, Fault, Watched};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc::UnboundedSender;
@@ -27,6 +28,8 @@ struct Inner {
     protocol: Protocol,
     /// The lease last asked for, and when its first try was sent.
     asked: Mutex<Option<(i64, Moment)>>,
+    /// A release was sent.
+    let_go: AtomicBool,
 }
 
 impl Queue {
@@ -35,6 +38,7 @@ impl Queue {
             store,
             protocol: Protocol { place, holder, keep },
             asked: Mutex::new(None),
+            let_go: AtomicBool::new(false),
         }))
     }
 
@@ -197,11 +201,12 @@ impl Queue {
             return store.txn(protocol.abandon(lease)).await.map(|_| Departure::Done);
         };
         let left = Left { run, drop_upto };
-        let answer = match store.txn(protocol.release(lease, left)?).await {
-            Err(Fault::NoSpace { .. }) => store.txn(protocol.release_unrecorded(lease, left)).await?,
+        let first = !self.0.let_go.swap(true, Ordering::Relaxed);
+        let (answer, once) = match store.txn_counted(protocol.release(lease, left)?).await {
+            Err(Fault::NoSpace { .. }) => (store.txn(protocol.release_unrecorded(lease, left)).await?, false),
             outcome => outcome?,
         };
-        Ok(Protocol::departed(answer, run))
+        Ok(Protocol::departed(answer, run, first && once))
     }
 
     /// [`Protocol::settle`]; may be called again after an unknown outcome.
@@ -233,8 +238,8 @@ impl Queue {
         let Inner { store, protocol, .. } = &*self.0;
         let (opens_told, last_run) = (Protocol::opens_told(&answer), Protocol::last_run(&answer));
         let mut view = protocol.view(answer, lease, token);
-        if let Some(txn) = protocol.more_opens(opens_told, &view, token) {
-            let opens = store.txn(txn).await?.reads.into_iter().next().unwrap_or_default();
+        if let Some(read) = protocol.more_opens(opens_told, &view, token) {
+            let opens = store.found(read).await?;
             (view.stale, view.vanished) = protocol.stale(&opens, last_run.as_ref(), lease);
         }
         Ok(view)

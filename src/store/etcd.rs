@@ -14,6 +14,7 @@ use etcd_client::{
     WatchStream,
 };
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
@@ -73,6 +74,19 @@ impl Etcd {
     pub async fn txn(&self, txn: Txn) -> Result<Answer, Fault> {
         let txn = wire::txn(txn);
         self.each(&|client| commit(client, txn.clone())).await
+    }
+
+    /// The same, and whether it was sent but once: else an earlier try may have been done, and its answer lost.
+    pub async fn txn_counted(&self, txn: Txn) -> Result<(Answer, bool), Fault> {
+        let txn = wire::txn(txn);
+        let tries = AtomicU32::new(0);
+        let answer = self
+            .each(&|client| {
+                tries.fetch_add(1, Ordering::Relaxed);
+                commit(client, txn.clone())
+            })
+            .await?;
+        Ok((answer, tries.into_inner() == 1))
     }
 
     /// The same at one endpoint, answered within the time given.
@@ -346,9 +360,7 @@ impl Etcd {
                 let new = self.pool().members[at].standing == Standing::Unknown;
                 let maybe_tls = broke && new && endpoint.starts_with("http://");
                 if maybe_tls && matches!(timeout(within, speaks_tls(endpoint, &to)).await, Ok(true)) {
-                    fault = Fault::Config {
-                        why: format!("{endpoint}: it speaks TLS: use https://"),
-                    };
+                    fault = fault::wants_tls(endpoint);
                 }
                 Err(fault)
             }
@@ -395,11 +407,29 @@ impl Etcd {
         };
         let mut options = ConnectOptions::new().with_require_leader(self.0.require_leader);
         if let Some((user, password)) = self.0.credentials.user() {
+            self.before_a_password(at, to).await?;
             options = options.with_user(user, password);
         }
         Client::from_channel(Channel::Tonic(channel), Some(options))
             .await
             .map_err(|error| self.refuted(at, self.explained(at, fault::classify(url, &error))))
+    }
+
+    /// That an endpoint without TLS has none: a password that is sent to one with TLS is out on the network, and was
+    /// for nothing.
+    async fn before_a_password(&self, at: usize, to: &Reached) -> Result<(), Fault> {
+        let url = &*self.url(at);
+        let known = self.pool().members[at].standing == Standing::Ours;
+        if known || !url.starts_with("http://") || is_plain(to).await {
+            return Ok(());
+        }
+        Err(if speaks_tls(url, to).await {
+            fault::wants_tls(url)
+        } else {
+            Fault::Unreachable {
+                why: format!("{url}: the connection broke"),
+            }
+        })
     }
 
     async fn channel(&self, at: usize, dialer: Dialer) -> Result<tonic::transport::Channel, tonic::transport::Error> {

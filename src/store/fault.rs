@@ -177,6 +177,12 @@ pub(super) fn of_tls(endpoint: &str, what: &What) -> Fault {
     }
 }
 
+pub(super) fn wants_tls(endpoint: &str) -> Fault {
+    Fault::Config {
+        why: format!("{endpoint}: it speaks TLS: use https://"),
+    }
+}
+
 pub(super) fn no_tls(endpoint: &str) -> Fault {
     Fault::Config {
         why: format!("{endpoint}: it does not speak TLS: use http://"),
@@ -244,9 +250,15 @@ fn our_certificate(endpoint: &str, tls: &Tls, alert: AlertDescription) -> Fault 
     let spoken = spoken(alert);
     match (alert, &tls.identity) {
         // etcd's --auto-tls makes keys of P-521, which ring has not.
-        (AlertDescription::HandshakeFailure, _) => Fault::Config {
+        (AlertDescription::HandshakeFailure, identity) => Fault::Config {
             why: format!(
-                "{endpoint}: its TLS and ours have nothing in common ({spoken}): its key must be RSA, Ed25519, or ECDSA with P-256 or P-384"
+                "{endpoint}: its TLS and ours have nothing in common ({spoken}): its key must be RSA, Ed25519, or ECDSA with P-256 or P-384{}",
+                // So Go's TLS 1.2 says it, which has an alert of its own for that in 1.3.
+                if identity.is_none() {
+                    "; or it wants a client's certificate: --cert and --key"
+                } else {
+                    ""
+                }
             ),
         },
         (AlertDescription::ProtocolVersion | AlertDescription::InsufficientSecurity, _) => Fault::Config {

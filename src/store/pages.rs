@@ -4,7 +4,7 @@
 
 use super::etcd::Etcd;
 use super::wire::{self, cluster};
-use super::{Answer, Fault, Item, Op, Read, Txn, fault};
+use super::{Answer, Fault, Found, Item, Op, Read, Txn, fault};
 use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse};
 use std::collections::{BTreeMap, VecDeque};
 use tokio::task::JoinSet;
@@ -131,6 +131,31 @@ impl Etcd {
             async move { fits(wire::commit(client, txn).await) }
         }))
         .await
+    }
+
+    /// What the read finds, its values by parts where one message does not hold them. Of long values no more than the
+    /// beginning.
+    pub async fn found(&self, read: Read) -> Result<Found, Fault> {
+        let first = |answer: Answer| answer.reads.into_iter().next().unwrap_or_default();
+        if let Some(answer) = self.read(vec![read.clone()]).await? {
+            return Ok(first(answer));
+        }
+        let keys = Read {
+            keys_only: true,
+            ..read
+        };
+        let Some(answer) = self.read(vec![keys]).await? else {
+            return Err(Fault::Internal {
+                why: "the keys alone are larger than a message may be".to_owned(),
+            });
+        };
+        let revision = answer.revision;
+        let mut found = first(answer);
+        let keys: Vec<String> = found.items.iter().map(|item| item.key.clone()).collect();
+        for (item, value) in found.items.iter_mut().zip(self.values(&keys, revision).await?) {
+            item.value = value;
+        }
+        Ok(found)
     }
 
     /// The values of the keys as they were at the revision, in their order; empty for what is not there, and for

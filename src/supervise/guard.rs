@@ -253,6 +253,7 @@ impl<'a> Loop<'a> {
             | FromKeeper::Notice(_)
             | FromKeeper::Withdrawn
             | FromKeeper::Lost { .. }
+            | FromKeeper::Renewals { .. }
             | FromKeeper::AskedToStop { .. } => {}
         }
         Event::Keeper(words)
@@ -497,7 +498,7 @@ impl<'a> Loop<'a> {
             status: outcome.command().map(CommandEnd::status),
             acquired: stamp(self.acquired.unwrap_or(ended)),
             ended: stamp(ended),
-            why: self.state.why_lost().map(str::to_owned),
+            why: self.state.why_lost(),
             asked: self.state.asked().cloned(),
         };
         Some(record.shortened())

@@ -159,9 +159,14 @@ pub fn was_woken() -> bool {
     WOKEN.swap(false, Ordering::Relaxed)
 }
 
+/// No core dump of ours: passwords and keys may be in our memory.
+pub fn leave_no_core() {
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0).ok();
+}
+
 /// Dies of `signal` by its default action, without a core dump of ours.
 pub fn die_of(signal: i32) {
-    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0).ok();
+    leave_no_core();
     disposition(signal, libc::SIG_DFL);
     SigSet::empty().thread_set_mask().ok();
     // SAFETY: raise(3) has no preconditions.

@@ -144,19 +144,23 @@ fn a_release_that_finds_nothing_of_ours_asks_who_was_there_before() {
         value: serde_json::to_vec(run).expect("JSON"),
         ..entry(0, TOKEN + 1)
     };
-    let departed = |succeeded, open: Option<Item>, record: Option<Item>| {
+    let tried = |only_try, succeeded, open: Option<Item>, record: Option<Item>| {
         let reads = [open, record].map(|item| found(item.into_iter().collect()));
         let answer = Answer {
             succeeded,
             ..answer(3, reads.into())
         };
-        Protocol::departed(answer, &ours)
+        Protocol::departed(answer, &ours, only_try)
     };
+    let departed = |succeeded, open, record| tried(false, succeeded, open, record);
     let open = || Some(entry(0, TOKEN));
     assert_eq!(departed(true, None, None), Departure::Done);
     // Of an earlier try, whose answer was lost: with its record, or without one.
     assert_eq!(departed(false, None, Some(item(&ours))), Departure::Done);
     assert_eq!(departed(false, None, None), Departure::Done);
+    // Before the only try there was none of ours.
+    assert_eq!(tried(true, true, None, None), Departure::Done);
+    assert_eq!(tried(true, false, None, None), Departure::Taken);
     // We take both, never the one alone; and these are not our words.
     assert_eq!(departed(false, open(), None), Departure::Taken);
     assert_eq!(departed(false, None, Some(item(&run(VANISHED)))), Departure::Taken);

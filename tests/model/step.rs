@@ -322,7 +322,8 @@ fn carry_out(etcd: &mut Etcd, setting: &Setting, call: &Call, now: Ms) -> Result
                 drop_upto: oldest_kept.as_deref(),
             };
             let answer = etcd.txn(protocol.release(lease, left)?)?;
-            Ok(match Protocol::departed(answer, &run) {
+            // Any try may be a second one here: the first one's answer was lost.
+            Ok(match Protocol::departed(answer, &run, false) {
                 Departure::Done => Said::Gone,
                 Departure::Taken => Said::Taken,
             })

@@ -9,7 +9,8 @@ use crate::harness::{
 };
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::thread;
@@ -43,6 +44,36 @@ fn goes_on(etcd: &Etcd, times: f64) {
     let permitted = || etcd.metric("grpc_server_handled_total", "grpc_code=\"OK\",grpc_method=\"Txn\"");
     let before = permitted();
     eventually("renewals that are permitted", || so(permitted() >= before + times));
+}
+
+#[test]
+fn a_password_is_sent_to_nobody_who_does_not_speak_etcds_protocol() {
+    // As to a port that wants TLS, where it would be out on the network for nothing.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let heard = thread::spawn(move || {
+        let mut heard = Vec::new();
+        for mut stream in listener.incoming().flatten() {
+            let mut words = [0; 4096];
+            while let Ok(count @ 1..) = stream.read(&mut words) {
+                heard.extend_from_slice(&words[..count]);
+                if heard.ends_with(b"that is all") {
+                    return heard;
+                }
+            }
+        }
+        heard
+    });
+    Meshlock::run_at(format!("http://{address}"), "auth")
+        .args(["--user", "job:canary", "--dial-timeout=1"])
+        .finish()
+        .any_stderr()
+        .status(69);
+    let mut last = TcpStream::connect(address).expect("the listener");
+    last.write_all(b"that is all").expect("written");
+    let heard = heard.join().expect("what was heard");
+    assert!(heard.starts_with(b"PRI * HTTP/2.0"), "it was asked how it speaks");
+    assert!(!heard.windows(6).any(|bytes| bytes == b"canary"));
 }
 
 #[test]
@@ -189,15 +220,28 @@ fn rights_that_are_taken_away_during_a_hold_end_it() {
     for (taken, cause) in cases {
         let mut etcd = Etcd::start();
         with_job(&mut etcd, "readwrite");
+        let report = directory().join("report");
         let mut holder = Meshlock::run(&etcd, "rights")
             .args(AS_JOB)
             .args(["--ttl", "5"])
+            .args([OsString::from("--report"), report.clone().into()])
             .sh("echo held; exec sleep 1000")
             .start();
         holder.wait_for_stdout("held");
         etcd.etcdctl(taken);
         let said = holder.finish().stdout("held\n").any_stderr().status(79);
-        assert!(said.stderr.contains(cause), "the cause is named: {}", said.stderr);
+        let stopping = said.stderr.lines().find(|line| line.contains(": stopping the command"));
+        assert!(
+            stopping.is_some_and(|line| line.contains(cause)),
+            "the cause is named: {}",
+            said.stderr
+        );
+        let report: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(&report).expect("a report")).expect("JSON");
+        assert!(
+            report["why"].as_str().is_some_and(|why| why.contains(cause)),
+            "{report}"
+        );
         assert!(!said.stderr.contains("secret"), "{}", said.stderr);
     }
 }

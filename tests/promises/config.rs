@@ -355,6 +355,23 @@ fn as_nobody(call: Meshlock) -> Meshlock {
 }
 
 #[test]
+fn a_link_that_leads_nowhere_is_no_missing_file() {
+    // As where the file system that it leads to is not mounted: the lock would be taken elsewhere.
+    let nowhere = directory().join("not-mounted");
+    for path in ["meshlock", "meshlock/config.toml"] {
+        let home = directory();
+        let link = home.join(path);
+        fs::create_dir_all(link.parent().expect("a directory")).expect("directories");
+        symlink(&nowhere, &link).expect("a link");
+        config()
+            .env("XDG_CONFIG_HOME", &home)
+            .finish()
+            .stderr_line(["config.toml", "it is a link that leads nowhere"])
+            .status(78);
+    }
+}
+
+#[test]
 fn a_file_that_is_there_and_cannot_be_read_is_refused_and_anothers_home_is_none() {
     if as_nobody(config()).start().code() != Some(0) {
         // Where nobody may run what was built here, nothing can be shown.

@@ -4,6 +4,7 @@ use crate::harness::{Etcd, Meshlock, directory, eventually, meshlock, proc, so, 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::ffi::OsStr;
+use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,68 @@ fn an_entry_that_was_taken_in_the_commands_last_moment_is_a_loss() {
         assert_eq!(report["command"]["exited"], status);
         etcd.assert_clean(&name);
     }
+}
+
+#[test]
+fn an_entry_that_was_taken_with_all_its_traces_is_a_loss_and_recorded() {
+    let etcd = Etcd::shared();
+    for keep in ["20", "0"] {
+        let name = unique("traceless");
+        let mut holder = Meshlock::run(etcd, &name)
+            .args(["--keep", keep])
+            .stdin(Stdio::piped())
+            .sh("echo held; read -r _; exit 0")
+            .start();
+        let entry = etcd.wait_for_queue(&name, 1).remove(0);
+        holder.wait_for_stdout("held");
+        let (guardian, keeper) = (holder.pid(), holder.keeper());
+        proc::signal(keeper, Signal::SIGSTOP);
+        eventually("the keeper is stopped", || so(proc::stat(keeper)?.state == 'T'));
+        // In one transaction, as an eager `etcdctl del --prefix` does it.
+        let open = entry.replace("/lock/", "/open/");
+        let mut txn = etcd.etcdctl_command();
+        let mut txn = txn
+            .arg("txn")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("etcdctl");
+        let deletions = format!("\ndel {entry}\ndel {open}\n\n\n");
+        txn.stdin
+            .take()
+            .expect("a pipe")
+            .write_all(deletions.as_bytes())
+            .expect("written");
+        assert!(txn.wait().expect("etcdctl").success());
+        drop(holder.stdin());
+        eventually("the command has ended, and that was said", || {
+            so(proc::children(guardian) == [keeper] && proc::stat(guardian)?.state == 'S')
+        });
+        proc::signal(keeper, Signal::SIGCONT);
+        holder
+            .finish()
+            .stdout("held\n")
+            .stderr_line([name.as_str(), "lost"])
+            .status(79);
+        if keep == "20" {
+            assert_eq!(record(etcd, &name)["result"], "lost");
+        }
+        etcd.assert_clean(&name);
+    }
+}
+
+#[test]
+fn a_lost_run_is_recorded_though_nothing_of_it_is_left() {
+    let etcd = Etcd::start();
+    let mut holder = Meshlock::run(&etcd, "swept").sh("echo held; exec sleep 100").start();
+    holder.wait_for_stdout("held");
+    etcd.etcdctl(&["del", "--prefix", "meshlock/"]);
+    holder
+        .finish()
+        .stdout("held\n")
+        .stderr_line(["swept", "lost"])
+        .status(79);
+    assert_eq!(record(&etcd, "swept")["result"], "lost");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::harness::{Etcd, Meshlock, Running, eventually, proc, schema, so, unique};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -235,7 +236,11 @@ fn a_run_that_comes_back_says_itself_how_it_ended() {
     let told = runs(etcd, &[&name]);
     assert_eq!(results(&told), ["lost"]);
     assert_eq!(told[0]["token"], token);
-    assert_eq!(told[0]["why"], "it could not be renewed in time");
+    let why = told[0]["why"].as_str().unwrap_or_default();
+    assert!(
+        why.starts_with("it could not be renewed in time (") && why.contains("did not answer"),
+        "{why}"
+    );
     assert!(told[0]["noticed"].is_null() && !told[0]["ended"].is_null(), "{told:?}");
     next.finish().any_stdout().success();
     etcd.assert_clean(&name);
@@ -382,4 +387,43 @@ fn a_start_after_a_vanished_run_takes_no_round_trip_more() {
         .success();
     // Grant, enqueue, a look once the watch stands, the start, the release.
     assert!(rest() - before <= 5.0, "{}", rest() - before);
+}
+
+#[test]
+fn a_crash_of_many_waiters_does_not_close_the_lock() {
+    // What they leave is more than one message holds: 4 MiB.
+    let etcd = Etcd::start();
+    let long = "x".repeat(30_000);
+    for part in 0..10 {
+        let put = |number| {
+            let value = GONE.replace("\"gone\"", &format!("\"{long}\""));
+            format!(
+                "put meshlock/open/crash/{:x} {}\n",
+                part * 20 + number + 0x1000,
+                value.replace('"', "\\\"")
+            )
+        };
+        let puts: String = (0..20).map(put).collect();
+        let mut txn = etcd.etcdctl_command();
+        let mut txn = txn
+            .arg("txn")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("etcdctl");
+        let text = format!("\n{puts}\n\n");
+        txn.stdin
+            .take()
+            .expect("a pipe")
+            .write_all(text.as_bytes())
+            .expect("written");
+        assert!(txn.wait().expect("etcdctl").success());
+    }
+    assert_eq!(etcd.keys("meshlock/open/crash/").len(), 200);
+    Meshlock::run(&etcd, "crash")
+        .args(["-n"])
+        .finish()
+        .any_stderr()
+        .success();
+    assert_eq!(etcd.keys("meshlock/open/"), Vec::<String>::new());
 }

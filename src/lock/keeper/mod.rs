@@ -273,6 +273,11 @@ impl Step<'_> {
                 "etcd does not answer ({why}): trying again"
             )));
         }
+        if self.state.phase == Phase::Held && self.state.outage.as_ref() != Some(&why) {
+            self.tell(FromKeeper::Renewals {
+                trouble: Some(why.clone()),
+            });
+        }
         self.state.outage = Some(why);
     }
 
@@ -280,7 +285,13 @@ impl Step<'_> {
     fn reached(&mut self) {
         let again = std::mem::replace(&mut self.state.contacted, true);
         let waits = self.state.waits() && self.policy.wait != Some(Duration::ZERO);
-        if self.state.outage.take().is_some() && again && waits {
+        if self.state.outage.take().is_none() {
+            return;
+        }
+        if self.state.phase == Phase::Held {
+            self.tell(FromKeeper::Renewals { trouble: None });
+        }
+        if again && waits {
             self.tell(FromKeeper::Progress("etcd answers again".into()));
         }
     }

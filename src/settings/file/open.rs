@@ -34,6 +34,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
     let file = opened.map_err(|error| match error.kind() {
         // Where something on the way is no directory there can be no file either.
+        io::ErrorKind::NotFound if leads_nowhere(path) => unusable("it is a link that leads nowhere"),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Trouble::Missing(error),
         io::ErrorKind::PermissionDenied if fs::symlink_metadata(path).is_err() => Trouble::OutOfSight(error),
         _ => unread(&error),
@@ -52,6 +53,14 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
             Err(unusable("it is larger than 1 MiB"))
         }
     })
+}
+
+/// Whether the file or its directory is a link to what is not there, as where a file system is not mounted: somebody
+/// wanted settings to be read.
+fn leads_nowhere(path: &Path) -> bool {
+    let mut places = [Some(path), path.parent()].into_iter().flatten();
+    places
+        .any(|place| fs::symlink_metadata(place).is_ok_and(|found| found.is_symlink()) && fs::metadata(place).is_err())
 }
 
 fn contents(file: File) -> io::Result<Vec<u8>> {

@@ -154,6 +154,8 @@ pub struct State {
     /// We stopped ourselves for the terminal, and only our own timer or keeper has continued us since.
     stopped_by: Option<Signal>,
     hold: Option<Hold>,
+    /// Why the keeper cannot renew the lock just now.
+    trouble: Option<String>,
     /// What a person, or a newer waiter, made it stop by.
     asked: Option<Asked>,
     /// What could not be released, and for how long it blocks others.
@@ -177,6 +179,7 @@ impl Default for State {
             first_signal: None,
             stopped_by: None,
             hold: None,
+            trouble: None,
             asked: None,
             problem: None,
             waiting: None,
@@ -253,12 +256,17 @@ impl State {
     }
 
     /// Why the lock was lost, for the record.
-    pub fn why_lost(&self) -> Option<&str> {
+    pub fn why_lost(&self) -> Option<String> {
         match self.cause.as_ref()? {
-            Cause::Lost(why) | Cause::Taken(why) => Some(why),
-            Cause::Outage => Some("it could not be renewed in time"),
+            Cause::Lost(why) | Cause::Taken(why) => Some(why.clone()),
+            Cause::Outage => Some(format!("it could not be renewed in time{}", self.because())),
             Cause::Hurry | Cause::Overrun | Cause::Superseded(_) => None,
         }
+    }
+
+    /// In brackets; nothing where the keeper itself does not answer.
+    fn because(&self) -> String {
+        self.trouble.as_ref().map_or(String::new(), |why| format!(" ({why})"))
     }
 
     /// How the call ends, once it is over or the tree is dead.
@@ -286,7 +294,8 @@ impl State {
             },
             (Some(Cause::Outage), _) => Outcome::Lost {
                 why: format!(
-                    "the lock \"{name}\" could not be renewed in time; the command was stopped before another could start{}",
+                    "the lock \"{name}\" could not be renewed in time{}; the command was stopped before another could start{}",
+                    self.because(),
                     stopped()
                 ),
                 command,

@@ -75,6 +75,7 @@ impl Step<'_> {
                 }
             }
             FromKeeper::Lost { why } => self.lost(why),
+            FromKeeper::Renewals { trouble } => self.state.trouble = trouble,
             FromKeeper::AskedToStop { why, asked } => match self.state.phase {
                 Phase::Waiting | Phase::Claiming { .. } => {
                     self.state.unrun = Some(Outcome::Superseded { why, command: None });
@@ -408,8 +409,9 @@ impl Step<'_> {
             }
             Phase::Running { .. } if now >= stop_point && own_timer => {
                 self.act(Action::Notice(format!(
-                    "the lock \"{}\" could not be renewed in time: stopping the command",
-                    self.policy.name
+                    "the lock \"{}\" could not be renewed in time{}: stopping the command",
+                    self.policy.name,
+                    self.state.because()
                 )));
                 // Fixed here: a renewal that still comes through no longer moves the kill.
                 self.stop(Cause::Outage, self.policy.stop_signal, deadline);

@@ -115,7 +115,7 @@ impl Client {
         // Lines for the user decide nothing.
         if !matches!(
             words,
-            FromKeeper::Progress(_) | FromKeeper::Waiting(_) | FromKeeper::Notice(_)
+            FromKeeper::Progress(_) | FromKeeper::Waiting(_) | FromKeeper::Notice(_) | FromKeeper::Renewals { .. }
         ) && self.guardian != Life::Dead
         {
             self.to_guardian.push(words);
