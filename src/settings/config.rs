@@ -92,6 +92,8 @@ fn all(sources: &Sources) -> Vec<Setting> {
             key: key.name.to_owned(),
             value: match key.kind {
                 Kind::Switch => Some(false.to_string()),
+                // DNS says it.
+                _ if key.name == "endpoints" && sources.set("discovery-srv").is_some() => None,
                 _ => default(key.name),
             },
             source: None,

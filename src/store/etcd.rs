@@ -5,7 +5,7 @@
 use super::credentials::Credentials;
 use super::host::{Dialer, Reached};
 use super::pool::{Connected, Pool, Standing};
-use super::secure::{Secure, What, Wrong, shows_a_certificate, speaks_plainly};
+use super::secure::{Connector, What, Wrong, shows_a_certificate, speaks_plainly};
 use super::wire::{self, Answered, cluster, commit};
 use super::{Alive, Answer, Change, Connection, Fault, Txn, Watched, fault};
 use crate::moment::Moment;
@@ -439,12 +439,9 @@ impl Etcd {
             .http2_keep_alive_interval(PING_EACH)
             .keep_alive_timeout(PING_ANSWER_WITHIN)
             .keep_alive_while_idle(false);
-        if !url.starts_with("https://") {
-            return endpoint.connect_with_connector(dialer).await;
-        }
         let trouble = self.pool().members[at].trouble.clone();
-        let secure = Secure::new(dialer, self.0.credentials.clone(), trouble);
-        endpoint.connect_with_connector(secure).await
+        let connector = Connector::new(dialer, self.0.credentials.clone(), trouble);
+        endpoint.connect_with_connector(connector).await
     }
 
     async fn unconnected(&self, at: usize, to: &Reached, error: &tonic::transport::Error) -> Fault {

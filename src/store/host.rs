@@ -1,17 +1,13 @@
 //! One endpoint's host with all its addresses: looked up so that no answer is waited for twice, and dialled so that a
 //! dead address does not keep us from a living one. Knows nothing of etcd.
 
-use hyper_util::rt::TokioIo;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
-use tonic::codegen::http::Uri;
-use tonic::codegen::{BoxFuture, Service};
 
 /// After this a second address is tried beside the first, and so on (RFC 8305, 5: 250 ms, no less than 100 ms). Short,
 /// since a renewal at the shortest TTL has two thirds of a second.
@@ -149,7 +145,7 @@ fn families_in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     mixed
 }
 
-/// Dials these places, whatever it is asked for, and notes which one was reached.
+/// Dials these places, and notes which one was reached.
 #[derive(Clone)]
 pub(super) struct Dialer {
     places: Vec<SocketAddr>,
@@ -178,21 +174,6 @@ impl Dialer {
         };
         *self.reached.place() = stream.peer_addr().ok();
         Ok(stream)
-    }
-}
-
-impl Service<Uri> for Dialer {
-    type Response = TokioIo<TcpStream>;
-    type Error = io::Error;
-    type Future = BoxFuture<Self::Response, Self::Error>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let dialled = self.clone().dial();
-        Box::pin(async { Ok(TokioIo::new(dialled.await?)) })
     }
 }
 

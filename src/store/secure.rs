@@ -1,6 +1,6 @@
-//! A TLS connection to a member, which remembers why it failed: HTTP/2 above it keeps no more of that than that the
-//! connection broke. A client takes the handshake for done before the server has seen its certificate (TLS 1.3), so
-//! that the server's refusal comes as the answer to the first question.
+//! A connection to a member, by TLS where its URL says so, which then remembers why it failed: HTTP/2 above it keeps no
+//! more of that than that the connection broke. A client takes the handshake for done before the server has seen its
+//! certificate (TLS 1.3), so that the server's refusal comes as the answer to the first question.
 
 use super::credentials::Credentials;
 use super::files::Unusable;
@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::{self, ClientConfig};
 use tonic::codegen::http::Uri;
+use tonic::codegen::http::uri::Scheme;
 use tonic::codegen::{BoxFuture, Service, StdError};
 
 /// Why a connection failed, with the files that it stood on.
@@ -60,13 +61,13 @@ impl Trouble {
 
 /// Makes the connections to one endpoint, over those that the dialer makes.
 #[derive(Clone)]
-pub(super) struct Secure {
+pub(super) struct Connector {
     plain: Dialer,
     credentials: Credentials,
     trouble: Trouble,
 }
 
-impl Secure {
+impl Connector {
     pub(super) fn new(plain: Dialer, credentials: Credentials, trouble: Trouble) -> Self {
         Self {
             plain,
@@ -76,8 +77,13 @@ impl Secure {
     }
 }
 
-impl Service<Uri> for Secure {
-    type Response = TokioIo<Remembering>;
+/// What HTTP/2 is spoken over: one type, so that there is one HTTP/2 in the binary.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Box<dyn Stream>>;
     type Error = StdError;
     type Future = BoxFuture<Self::Response, Self::Error>;
 
@@ -90,6 +96,9 @@ impl Service<Uri> for Secure {
         let (credentials, trouble) = (self.credentials.clone(), self.trouble.clone());
         Box::pin(async move {
             let stream = dialled.await?;
+            if uri.scheme() != Some(&Scheme::HTTPS) {
+                return Ok(TokioIo::new(Box::new(stream) as Box<dyn Stream>));
+            }
             let (config, tls) = credentials.tls().map_err(|unusable| {
                 let why = unusable.0.clone();
                 trouble.remember(Wrong::File(unusable), &Arc::default());
@@ -112,7 +121,7 @@ impl Service<Uri> for Secure {
                 stream.shutdown().await.ok();
                 return Err("HTTP/2 was not negotiated".into());
             }
-            Ok(TokioIo::new(stream))
+            Ok(TokioIo::new(Box::new(stream) as Box<dyn Stream>))
         })
     }
 }
@@ -157,7 +166,7 @@ fn of_tls(error: &io::Error) -> Option<rustls::Error> {
 }
 
 /// Tells [`Trouble`] why it broke.
-pub(super) struct Remembering {
+struct Remembering {
     stream: TlsStream<TcpStream>,
     trouble: Trouble,
     tls: Arc<Tls>,

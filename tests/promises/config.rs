@@ -497,6 +497,17 @@ fn config_shows_what_applies_and_where_it_is_from_without_etcd() {
         assert!(one.contains(&line), "{line}\n{one:#?}");
     }
     assert!(!one.iter().any(|line| line.starts_with("lock.")), "{one:#?}");
+    let by_dns = shown(
+        config()
+            .env("MESHLOCK_CONFIG", "")
+            .env("MESHLOCK_DISCOVERY_SRV", "example.org"),
+    );
+    for line in [
+        "discovery-srv|example.org|MESHLOCK_DISCOVERY_SRV",
+        "endpoints|-|default",
+    ] {
+        assert!(by_dns.iter().any(|shown| shown == line), "{line}\n{by_dns:#?}");
+    }
 }
 
 #[test]

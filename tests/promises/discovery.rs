@@ -108,6 +108,11 @@ fn with_a_tls_file_only_members_with_tls_count() {
     ]);
     run(&names, "secure").args([&ca]).finish().success();
     assert_eq!(secure.keys("meshlock/log/secure/").len(), 1);
+    run(&names, "secure")
+        .args([&ca, "--tls-server-name=two.locks.test"])
+        .finish()
+        .stderr_line(["for one.locks.test, not for two.locks.test"])
+        .status(78);
     assert_eq!(plain.keys(""), Vec::<String>::new());
 }
 

@@ -2,11 +2,11 @@
 //! `--dial-timeout` bounds the start.
 
 use crate::harness::dns::{NameServer, Record};
-use crate::harness::etcd::free_port;
+use crate::harness::etcd::{ServerTls, free_port};
 use crate::harness::names::Names;
 use crate::harness::proxy::black_hole;
 use crate::harness::tls::{self, Authority};
-use crate::harness::{Cluster, Etcd, Meshlock, Proxy, pass};
+use crate::harness::{Cluster, Etcd, Meshlock, Proxy, option, pass};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -49,6 +49,34 @@ fn a_name_whose_first_address_is_dead_is_reached_by_the_second() {
             .success();
     }
     etcd.assert_clean("several");
+}
+
+#[test]
+fn tls_is_with_the_name_at_whichever_address_answers() {
+    let Some(names) = two_addresses() else { return };
+    let authority = Authority::new();
+    let server = authority.issue_for("server", "DNS:etcd.test");
+    let mut etcd = Etcd::start_tls(&ServerTls {
+        cert: &server.cert,
+        key: &server.key,
+        clients: None,
+    });
+    let ca = option("--cacert", &authority.cert());
+    etcd.access(&[ca.clone(), "--insecure-skip-tls-verify".to_owned()]);
+    let port = free_port();
+    let _second = Proxy::at(SocketAddr::new(SECOND, port), to(&etcd));
+    let run = || {
+        Meshlock::run_at(format!("etcd.test:{port}"), "named")
+            .by(names.words())
+            .args([&ca])
+    };
+    run().finish().success();
+    run()
+        .args(["--tls-server-name=other.test"])
+        .finish()
+        .stderr_line(["etcd.test:", "for etcd.test, not for other.test"])
+        .status(78);
+    etcd.assert_clean("named");
 }
 
 #[test]
