@@ -216,14 +216,14 @@ fn a_black_hole_does_not_take_a_short_hold_s_time() {
     let etcd = Etcd::start();
     let (one, other, (hole, _full)) = (etcd.proxy(), etcd.proxy(), black_hole());
     let mut holder = Meshlock::run_at([one.address(), hole, other.address()].join(","), "short")
-        .args(["--ttl", "5"])
+        .args(["--ttl", "6"])
         .stdin(Stdio::piped())
         .sh("echo held; read -r _; echo done")
         .start();
     holder.wait_for_stdout("held");
-    // 5 s less margin and grace are 3.2 s: a renewal's interval, a try of 0.8 s in vain, and two pauses fit into that.
-    one.refuse();
-    pass(Duration::from_secs(6));
+    // 6 s less margin and grace are 4 s: a renewal's interval, two tries of 1 s in vain and two pauses fit into that.
+    one.hold();
+    pass(Duration::from_secs(7));
     holder.finish().stdout("held\ndone\n").success();
     etcd.assert_clean("short");
 }
