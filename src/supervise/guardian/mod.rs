@@ -252,13 +252,22 @@ impl State {
         self.asked.as_ref()
     }
 
-    /// Why the lock was lost, for the record.
-    pub fn why_lost(&self) -> Option<&str> {
-        match self.cause.as_ref()? {
-            Cause::Lost(why) | Cause::Taken(why) => Some(why),
-            Cause::Outage => Some("it could not be renewed in time"),
-            Cause::Hurry | Cause::Overrun | Cause::Superseded(_) => None,
-        }
+    /// Why it ended so, for the record; `None` where the command exited by itself.
+    pub fn why(&self, policy: &Policy, outcome: &Outcome) -> Option<String> {
+        let why = match self.cause.as_ref().filter(|_| self.unrun.is_none()) {
+            Some(Cause::Lost(why) | Cause::Taken(why)) => why.clone(),
+            Some(Cause::Outage) => "it could not be renewed in time".to_owned(),
+            Some(Cause::Overrun) => format!("it ran longer than --max-runtime {} s", limit(policy)),
+            // By whom and why is recorded by itself.
+            Some(Cause::Superseded(_)) => "it was asked to stop".to_owned(),
+            Some(Cause::Hurry) | None => match outcome {
+                Outcome::Command(CommandEnd::Exited(_)) => return None,
+                Outcome::Command(end @ CommandEnd::Signaled(_)) => format!("the command {end}"),
+                Outcome::Interrupted(signal) => format!("{signal} came before the command began"),
+                other => other.why()?.to_owned(),
+            },
+        };
+        Some(why)
     }
 
     /// How the call ends, once it is over or the tree is dead.
@@ -296,9 +305,9 @@ impl State {
                 command,
             },
             (Some(Cause::Overrun), _) => {
-                let limit = policy.max_runtime.map_or(0.0, |limit| limit.as_secs_f64());
                 let why = format!(
-                    "\"{name}\" ran longer than --max-runtime {limit} s: the command was stopped and the lock released{}",
+                    "\"{name}\" ran longer than --max-runtime {} s: the command was stopped and the lock released{}",
+                    limit(policy),
                     stopped()
                 );
                 Outcome::Overrun { why, command }
@@ -310,4 +319,9 @@ impl State {
             }
         }
     }
+}
+
+/// In seconds.
+fn limit(policy: &Policy) -> f64 {
+    policy.max_runtime.map_or(0.0, |limit| limit.as_secs_f64())
 }
