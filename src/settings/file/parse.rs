@@ -86,7 +86,7 @@ fn is_bare_word(text: &str, offset: usize) -> bool {
     let (Some(before), Some(after)) = (text.get(..offset), text.get(offset..)) else {
         return false;
     };
-    let start = before.rfind(ends).map_or(0, |at| at + 1);
+    let start = offset - before.rsplit(ends).next().map_or(0, str::len);
     let word = offset + after.find(ends).unwrap_or(after.len());
     let word = &text[start..word];
     let line = text[..start].rsplit('\n').next().unwrap_or_default();
