@@ -1,11 +1,12 @@
 //! Gathers the facts: all endpoints at once, each within `--dial-timeout`, with questions that change nothing. Judges
 //! nothing.
 
-use super::{Endpoint, Facts, Fault, Machine, Member};
+use super::{Endpoint, Facts, Fault, Lacking, Machine, Member};
 use crate::lock::keys::{self, Kind};
 use crate::moment::Moment;
 use crate::store::Connection;
 use crate::store::etcd::Etcd;
+use crate::store::tls::Tls;
 use std::fs;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -33,13 +34,15 @@ pub async fn examine(connection: &Connection, prefixes: &[String]) -> Facts {
         url: connection.whom(),
         member: Err(fault),
         read: None,
-        write: None,
+        lacking: Vec::new(),
         roles: None,
+        unknown_user: false,
     });
     Facts {
         prefixes: prefixes.to_owned(),
         user: connection.user.as_ref().map(|(name, _)| name.clone()),
         exposed: connection.exposed.clone(),
+        common_name: connection.tls.as_ref().and_then(Tls::common_name),
         certificate: connection.tls.as_ref().is_some_and(|tls| tls.identity.is_some()),
         endpoints: endpoints.chain(undiscovered).collect(),
         machine: Machine {
@@ -55,7 +58,9 @@ async fn endpoint(connection: Connection, prefixes: &[String]) -> Endpoint {
         member: Err(connection.silent()),
         read: None,
         write: None,
+        lacking: Vec::new(),
         roles: None,
+        unknown_user: false,
     };
     // What was found until then counts.
     timeout(connection.dial_timeout, look(&connection, prefixes, &mut found))
@@ -98,9 +103,47 @@ async fn look(connection: &Connection, prefixes: &[String], found: &mut Endpoint
     found.read = Some(read(&etcd, prefixes).await.map(|()| Moment::now().since(sent)));
     found.write = Some(Err(silent()));
     found.write = Some(etcd.may_write(&probes(prefixes)).await);
-    if let Some((user, _)) = &connection.user {
-        found.roles = etcd.roles(user).await.ok();
+    let certified = || connection.tls.as_ref().and_then(Tls::common_name);
+    if let Some(user) = connection
+        .user
+        .as_ref()
+        .map(|(name, _)| name.clone())
+        .or_else(certified)
+    {
+        match etcd.roles(&user).await {
+            Ok(Some(roles)) => found.roles = Some(roles),
+            Ok(None) => found.unknown_user = true,
+            Err(_) => {}
+        }
     }
+    let refused = |asked: Option<&Fault>| asked.is_some_and(Fault::is_denial);
+    let read = found.read.as_ref().and_then(|read| read.as_ref().err());
+    let write = found.write.as_ref().and_then(|write| write.as_ref().err());
+    if prefixes.len() > 1 && (refused(read) || refused(write)) {
+        found.lacking = lacking(&etcd, prefixes).await;
+    }
+}
+
+/// What is refused below which prefix.
+async fn lacking(etcd: &Etcd, prefixes: &[String]) -> Vec<Lacking> {
+    let denied = |fault: Fault| fault.is_denial();
+    let mut all = Vec::new();
+    for (place, prefix) in prefixes.iter().enumerate() {
+        let probes = if place == 0 {
+            probes(&prefixes[..1])
+        } else {
+            vec![probe(prefix)]
+        };
+        let lacking = Lacking {
+            prefix: prefix.clone(),
+            read: etcd.may_read(prefix).await.is_err_and(denied),
+            write: etcd.may_write(&probes).await.is_err_and(denied),
+        };
+        if lacking.read || lacking.write {
+            all.push(lacking);
+        }
+    }
+    all
 }
 
 /// Who answers, by his own word.
@@ -150,8 +193,12 @@ fn probes(prefixes: &[String]) -> Vec<String> {
         [] => return Vec::new(),
     };
     let ours = Kind::ALL.map(|kind| keys::all(root, kind));
-    let probe = |prefix: &String| format!("{prefix}%");
-    ours.iter().chain(others).map(probe).collect()
+    ours.iter().chain(others).map(|prefix| probe(prefix)).collect()
+}
+
+/// One that nobody has.
+fn probe(prefix: &str) -> String {
+    format!("{prefix}%")
 }
 
 fn clock_source() -> Option<String> {

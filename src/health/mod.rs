@@ -20,6 +20,8 @@ pub struct Facts {
     pub exposed: Vec<String>,
     /// Whether we show a certificate, which may name a user.
     pub certificate: bool,
+    /// Whom it names.
+    pub common_name: Option<String>,
     pub endpoints: Vec<Endpoint>,
     pub machine: Machine,
 }
@@ -35,8 +37,20 @@ pub struct Endpoint {
     pub read: Option<Result<Duration, Fault>>,
     /// A write of ours would be permitted; `None` where it was not tried.
     pub write: Option<Result<(), Fault>>,
+    /// What is refused, below each prefix by itself.
+    pub lacking: Vec<Lacking>,
     /// The roles of the user, where he could be asked after.
     pub roles: Option<Vec<String>>,
+    /// Whether etcd said that it does not know him.
+    pub unknown_user: bool,
+}
+
+/// Which rights below a prefix we have not; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lacking {
+    pub prefix: String,
+    pub read: bool,
+    pub write: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -94,6 +108,13 @@ impl Level {
             Self::Yellow => "yellow",
             Self::Red => "red",
         }
+    }
+}
+
+impl Facts {
+    /// As whom etcd is asked, as far as it goes by that.
+    pub fn named(&self) -> Option<&str> {
+        self.user.as_deref().or(self.common_name.as_deref())
     }
 }
 

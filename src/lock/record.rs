@@ -46,6 +46,9 @@ pub struct Purpose {
     /// The outcome that counts as success; see [`super::expect`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<String>,
+    /// After which the command is stopped, in seconds, rounded up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_runtime: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tries: Option<u32>,
     /// The command's, its program apart; only where their being recorded was asked for.
@@ -140,6 +143,7 @@ impl Holder {
             route,
             expect,
             arguments,
+            max_runtime: _,
             tries: _,
         } = &self.purpose;
         let said = [owner, reason, trigger, system, route, expect];
@@ -160,6 +164,7 @@ impl Holder {
             route,
             expect,
             arguments,
+            max_runtime: _,
             tries: _,
         } = &mut self.purpose;
         let said = [owner, reason, trigger, system, route, expect];

@@ -136,7 +136,7 @@ pub fn json(facts: &Facts, findings: &[Finding]) -> String {
         format: FORMAT,
         level: worst(findings).name(),
         prefixes: &facts.prefixes,
-        user: facts.user.as_deref(),
+        user: facts.named(),
         certificate: facts.certificate,
         endpoints: facts.endpoints.iter().map(one).collect(),
         machine: Clock {

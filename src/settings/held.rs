@@ -5,6 +5,7 @@ use super::source::{Environment, Sources};
 use crate::cli;
 use crate::store::Connection;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf, absolute};
 
 /// A JSON array of [`Held`].
@@ -100,7 +101,7 @@ pub(super) fn reach(typed: &cli::Connection, sources: &Sources, connection: &Con
 }
 
 /// Reaches as the hold did, where nothing else was typed.
-pub(super) fn reach_again(typed: &mut cli::Connection, held: &Held) {
+pub(super) fn reach_again(typed: &mut cli::Connection, held: &Held, sources: &Sources) {
     let Reach {
         endpoints,
         discovery_srv,
@@ -125,7 +126,15 @@ pub(super) fn reach_again(typed: &mut cli::Connection, held: &Held) {
         (typed.cert, typed.key) = (cert, cert_key);
     }
     typed.tls_server_name = typed.tls_server_name.take().or(tls_server_name.map(Into::into));
-    if typed.user.is_none() && typed.password_file.is_none() {
-        (typed.user, typed.password_file) = (user.map(Into::into), password_file);
+    if typed.user.is_some() {
+        return;
     }
+    typed.password_file = typed.password_file.take().or(password_file);
+    // Etcdctl's variables reach the command whole: there the same user may stand with his password.
+    let variable = sources.variable("user").filter(|_| typed.password_file.is_none());
+    let has_password = variable.is_some_and(|variable| {
+        let whole = variable.value.to_str().and_then(|text| text.split_once(':'));
+        whole.is_some_and(|(name, _)| Some(name) == user.as_deref())
+    });
+    typed.user = user.map(OsString::from).filter(|_| !has_password);
 }

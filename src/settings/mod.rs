@@ -131,7 +131,9 @@ fn resolve(typed: &cli::Run, sources: &Sources) -> Result<Run, Failure> {
     };
     let asked = asked(&typed.holding, sources)?;
     let connection = connection::resolve(&typed.connection, sources)?;
-    let holder = records::holder(&typed.command, records, sources)?;
+    let mut holder = records::holder(&typed.command, records, sources)?;
+    let whole_seconds = |limit: Duration| limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
+    holder.purpose.max_runtime = asked.max_runtime.map(whole_seconds);
     Ok(Run {
         reach: held::reach(&typed.connection, sources, &connection),
         place,

@@ -552,7 +552,7 @@ fn what_is_recorded_can_be_said_by_flags_and_by_variables() {
         trigger: Some("t".into()),
         system: Some("s".into()),
         arguments: Some(vec![]),
-        tries: None,
+        ..Purpose::default()
     };
     for (flags, variables) in [(&flags[..], &[][..]), (&[], &variables[..])] {
         let settings = with(flags, variables).expect("settings");

@@ -31,7 +31,7 @@ pub fn verify(typed: cli::Verify, environment: &Environment) -> Result<Verify, F
     let held = held::told(environment).ok_or_else(not_ours)?;
     let held = asked_for(&held, typed.name.as_deref())?;
     let mut reach = typed.connection;
-    held::reach_again(&mut reach, held);
+    held::reach_again(&mut reach, held, &sources);
     Ok(Verify {
         claim: claim(held)?,
         connection: connection::resolve(&reach, &sources)?,

@@ -314,7 +314,7 @@ impl Etcd {
         Fut: Future<Output = Answered<T>>,
     {
         let answered = self.ask(at, within, call).await;
-        if matches!(answered, Err(Fault::Denied { .. })) && self.0.credentials.another_password() {
+        if answered.as_ref().is_err_and(fault::is_of_the_password) && self.0.credentials.another_password() {
             self.pool().members[at].connected = None;
             return self.ask(at, within, call).await;
         }

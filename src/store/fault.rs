@@ -11,6 +11,16 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError, InvalidMessage};
 use tonic::{Code, Status};
 
+/// In etcd's words.
+pub(super) const NO_SUCH_USER: &str = "user name not found";
+
+const WRONG_PASSWORD: &str = "wrong user or password";
+
+/// Whether another password may help; against a missing right none does.
+pub(super) fn is_of_the_password(fault: &Fault) -> bool {
+    matches!(fault, Fault::Denied { why } if why.ends_with(WRONG_PASSWORD))
+}
+
 /// Nothing came back in time.
 pub(super) fn silent(endpoint: &str, within: Duration) -> Fault {
     Fault::Unreachable {
@@ -112,9 +122,15 @@ fn of_status(endpoint: &str, status: &Status) -> Fault {
             why: format!("{endpoint}: etcd wants a user: give --user, or a certificate with one"),
         };
     }
+    // So it says of the user that a certificate names.
+    if text.contains(NO_SUCH_USER) {
+        return Fault::Denied {
+            why: format!("{endpoint}: etcd does not know the user that our certificate names"),
+        };
+    }
     if text.contains("invalid user ID or password") {
         return Fault::Denied {
-            why: format!("{endpoint}: wrong user or password"),
+            why: format!("{endpoint}: {WRONG_PASSWORD}"),
         };
     }
     // The latter where the keys at one revision are read in several calls: the next try reads at a later one.

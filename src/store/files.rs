@@ -20,6 +20,8 @@ pub struct Kept {
     pub option: String,
     pub path: PathBuf,
     pub contents: Vec<u8>,
+    /// Whether there is nothing more to read, as in a FIFO.
+    once: bool,
 }
 
 /// What is wrong with a file, as a line that names it.
@@ -36,25 +38,28 @@ impl Kept {
             option,
             path,
             contents: Vec::new(),
+            once: false,
         };
-        file.contents = file.now(Some(within))?;
+        (file.contents, file.once) = file.now(Some(within))?;
         Ok(file)
     }
 
     /// The same file as it is now; `None` where it can be read but once.
     pub(super) fn again(&self) -> Option<Result<Self, Unusable>> {
-        match fs::metadata(&self.path) {
-            Ok(found) if !found.is_file() => None,
-            _ => Some(self.now(None).map(|contents| Self {
-                contents,
-                ..self.clone()
-            })),
+        if self.once || fs::metadata(&self.path).is_ok_and(|found| !found.is_file()) {
+            return None;
         }
+        Some(self.now(None).map(|(contents, once)| Self {
+            contents,
+            once,
+            ..self.clone()
+        }))
     }
 
-    fn now(&self, within: Option<Duration>) -> Result<Vec<u8>, Unusable> {
+    /// What is in it, and whether it can be read but once.
+    fn now(&self, within: Option<Duration>) -> Result<(Vec<u8>, bool), Unusable> {
         match contents(&self.path, within) {
-            Ok(contents) if contents.len() as u64 <= LIMIT => Ok(contents),
+            Ok((contents, once)) if contents.len() as u64 <= LIMIT => Ok((contents, once)),
             Ok(_) => Err(self.unusable("it is larger than 1 MiB")),
             Err(error) => Err(self.unusable(&match error.raw_os_error() {
                 // In words alone: the number that `io::Error` adds helps nobody.
@@ -91,14 +96,14 @@ impl fmt::Display for Kept {
 /// In characters: more of a path leaves no room on the line for what is wrong with it.
 const SHOWN: usize = 200;
 
-fn contents(path: &Path, within: Option<Duration>) -> io::Result<Vec<u8>> {
+fn contents(path: &Path, within: Option<Duration>) -> io::Result<(Vec<u8>, bool)> {
     // Opening a FIFO waits for a writer without this.
     let flags = nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
     let mut contents = Vec::new();
     if file.metadata()?.is_file() {
         (&file).take(LIMIT + 1).read_to_end(&mut contents)?;
-        return Ok(contents);
+        return Ok((contents, false));
     }
     let Some(within) = within else {
         return Err(io::Error::other("it is no regular file any more"));
@@ -125,5 +130,5 @@ fn contents(path: &Path, within: Option<Duration>) -> io::Result<Vec<u8>> {
             Err(error) => return Err(error),
         }
     }
-    Ok(contents)
+    Ok((contents, true))
 }

@@ -3,7 +3,7 @@
 
 use super::etcd::{Etcd, seconds_granted};
 use super::wire::cluster;
-use super::{Fault, If, Op, Txn};
+use super::{Fault, If, Op, Txn, fault};
 use crate::moment::Moment;
 use etcd_client::{AlarmAction, AlarmType, Client, GetOptions, ResponseHeader};
 use std::time::Duration;
@@ -152,11 +152,14 @@ impl Etcd {
         .await
     }
 
-    /// The roles of the user, who may always ask that of himself.
-    pub async fn roles(&self, user: &str) -> Result<Vec<String>, Fault> {
+    /// The roles of the user, who may always ask that of himself; `None` where there is no such user.
+    pub async fn roles(&self, user: &str) -> Result<Option<Vec<String>>, Fault> {
         self.each(&|mut client: Client| async move {
-            let answer = client.user_get(user).await?;
-            Ok((cluster(answer.header()), answer.roles().to_vec()))
+            match client.user_get(user).await {
+                Ok(answer) => Ok((cluster(answer.header()), Some(answer.roles().to_vec()))),
+                Err(error) if fault::status_says(&error, fault::NO_SUCH_USER) => Ok((None, None)),
+                Err(error) => Err(error),
+            }
         })
         .await
     }

@@ -1,6 +1,7 @@
 //! From TLS files to what a connection is made with, so that what cannot be used is known before anybody connects.
 //! Connects to nobody; what a server makes of our certificate is `fault`'s affair.
 
+use super::common_name::common_name;
 use super::files::{Kept, Unusable};
 use rustls_pki_types::pem::{PemObject as _, SectionKind};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -28,6 +29,12 @@ impl Tls {
         }
         // Without the system's roots, whose reading takes longer than all the rest.
         self.with_roots(RootCertStore::empty()).map(drop)
+    }
+
+    /// The user that our certificate names, where etcd goes by that.
+    pub fn common_name(&self) -> Option<String> {
+        let (cert, _) = self.identity.as_ref()?;
+        common_name(certificates(cert).ok()?.first()?)
     }
 
     pub(super) fn config(&self) -> Result<ClientConfig, Unusable> {

@@ -498,7 +498,7 @@ impl<'a> Loop<'a> {
             status: outcome.command().map(CommandEnd::status),
             acquired: stamp(self.acquired.unwrap_or(ended)),
             ended: stamp(ended),
-            why: self.state.why_lost(),
+            why: self.state.why(&self.task.policy, &outcome),
             asked: self.state.asked().cloned(),
         };
         Some(record.shortened())

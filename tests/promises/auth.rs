@@ -397,6 +397,34 @@ fn a_password_may_come_through_a_fifo() {
 }
 
 #[test]
+fn a_password_is_not_read_again_for_a_missing_right_nor_ever_from_a_fifo() {
+    let mut etcd = Etcd::start();
+    with_job(&mut etcd, "readwrite");
+    for (password, cause) in [("secret", "permission denied"), ("wrong", "wrong user or password")] {
+        let call = Meshlock::run(&etcd, "fifo")
+            .args(["--user=job", "--prefix=other/"])
+            .words();
+        let mut words: Vec<String> = call.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        words.insert(2, format!("--password-file <(echo {password})"));
+        let shell = crate::harness::clean("bash")
+            .args(["-c", &words.join(" ")])
+            .output()
+            .expect("bash");
+        let said = String::from_utf8_lossy(&shell.stderr);
+        assert_eq!(shell.status.code(), Some(77), "{said}");
+        assert!(said.contains(cause) && said.lines().count() == 1, "{said}");
+    }
+    let file = secret("secret\n");
+    let fifo_now = fifo();
+    // It becomes one that nobody writes, as soon as it was read.
+    let run = Meshlock::run(&etcd, "file").args(["--user=job".to_owned(), option("--password-file", &file)]);
+    let mut hold = run.stdin(Stdio::piped()).sh("echo held; read -r _; exit 0").start();
+    hold.wait_for_stdout("held");
+    fs::rename(fifo_now, &file).expect("renamed");
+    hold.finish().stdout("held\n").success();
+}
+
+#[test]
 fn a_fifo_that_nobody_writes_is_told_in_time() {
     let fifo = fifo();
     let nobody = format!("127.0.0.1:{}", free_port());

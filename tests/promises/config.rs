@@ -566,3 +566,25 @@ fn config_checks_each_lock_and_shows_what_there_is_all_the_same() {
     checked(&["b"]).stderr_line(["config.toml:5: ttl"]).status(78);
     checked(&["a,b"]).stderr_line(["cannot be a lock's name"]).status(64);
 }
+
+#[test]
+fn a_text_without_quotes_is_told_as_such() {
+    let path = directory().join("config.toml");
+    for text in [
+        "owner = team\n",
+        "owner = format\n",
+        "quiet = yes\n",
+        "owner = nina\n",
+        "owner = inga\n",
+        "ttl = 30s\n",
+        "wait = 5m\n",
+        "expect = [zero]\n",
+        "[lock.a]\nowner = 'x'\nreason = month end\n",
+    ] {
+        fs::write(&path, text).expect("a file");
+        refused(
+            &path,
+            &[&format!("config.toml:{}", text.lines().count()), "put a text in quotes"],
+        );
+    }
+}

@@ -247,6 +247,67 @@ fn a_shared_key_needs_rights_of_its_own() {
     let (code, said) = doctor(&etcd.endpoint(), &["--user=job:secret", "--lock-key=jobs/deploy"]);
     assert_eq!(code, 1);
     line(&said, "red", "\"job\"", "locks readwrite jobs/deploy/");
+    line(&said, "red", "\"job\"", "below jobs/deploy/;");
+    line(&said, "green", "\"job\"", "below meshlock/");
+    assert!(!said.contains("readwrite meshlock/"), "it is there: {said}");
+}
+
+/// An etcd that takes the names in certificates for users, and what shows one of a name.
+fn certified() -> (Etcd, impl Fn(&str) -> [String; 3]) {
+    let authority = Authority::new();
+    let (server, ca) = (authority.issue("server"), authority.cert());
+    let mut etcd = Etcd::start_tls(&ServerTls {
+        cert: &server.cert,
+        key: &server.key,
+        clients: Some(&ca),
+    });
+    let shown = move |name: &str| {
+        let identity = authority.issue(name);
+        [
+            option("--cacert", &ca),
+            option("--cert", &identity.cert),
+            option("--key", &identity.key),
+        ]
+    };
+    etcd.access(&shown("etcdctl"));
+    etcd.enable_auth();
+    (etcd, shown)
+}
+
+/// That what is printed for a user by certificate mends it: one whom etcd knows, or does not.
+#[track_caller]
+fn mended(known: bool, code: &str) {
+    let (etcd, shown) = certified();
+    if known {
+        etcd.etcdctl(&["user", "add", "job", "--no-password"]);
+    }
+    let job = shown("job");
+    let options: Vec<&str> = job.iter().map(String::as_str).collect();
+    let (status, diagnosis) = diagnosis(&etcd.endpoint(), &options);
+    assert_eq!(status, 1, "it answered: {diagnosis:#}");
+    assert_eq!(diagnosis["user"], "job");
+    let found = finding(&diagnosis, code);
+    assert_eq!(found["level"], "red");
+    assert_eq!(found["about"], "the user \"job\"");
+    let advice = found["advice"].as_str().expect("advice");
+    for command in advice.strip_prefix("as root: ").expect("commands").split(" && ") {
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        etcd.etcdctl(&words);
+    }
+    let (status, said) = doctor(&etcd.endpoint(), &options);
+    assert_eq!(status, 0, "{said}");
+    line(&said, "green", "\"job\"", "read and to write below meshlock/");
+    Meshlock::run(&etcd, "rights").args(&job).finish().success();
+}
+
+#[test]
+fn the_line_for_a_user_by_certificate_without_a_role_mends_that() {
+    mended(true, "rights");
+}
+
+#[test]
+fn a_certificate_whose_user_etcd_does_not_know_is_told_with_the_name_and_mended() {
+    mended(false, "user-unknown");
 }
 
 #[test]

@@ -150,6 +150,7 @@ fn the_record_of_a_run_that_was_broken_says_by_whom_and_why() {
             (&record["result"], &record["reason"]),
             (&"superseded".into(), &"month end".into())
         );
+        assert_eq!(record["why"], "it was asked to stop");
         let asked = &record["asked"];
         assert_eq!((&asked["kind"], &asked["by"]), (&kind.into(), &"anna@ops".into()));
         assert!(
@@ -286,5 +287,73 @@ fn everything_lies_under_the_prefix() {
     );
     // Another prefix is another lock.
     Meshlock::run(&etcd, "billing").args(["-n"]).finish().success();
+    running.finish().stdout("held\n").success();
+}
+
+#[test]
+fn the_record_of_whatever_did_not_exit_by_itself_says_why() {
+    let etcd = Etcd::shared();
+    let why = |run: Meshlock, name: &str, result: &str| {
+        let finished = run.finish().any_stderr();
+        let code = finished.code();
+        let (_, record) = records(etcd, name).pop().expect("a record");
+        assert_eq!(record["result"], result, "{code:?}");
+        record["why"].as_str().map(ToOwned::to_owned)
+    };
+    let of = |options: &[&str], command: &[&str], result: &str| {
+        let name = unique("why");
+        let run = Meshlock::run(etcd, &name)
+            .args(options)
+            .command(command.iter().copied());
+        why(run, &name, result)
+    };
+    let limit = of(&["--max-runtime=500ms"], &["sleep", "1000"], "overrun");
+    assert_eq!(limit.as_deref(), Some("it ran longer than --max-runtime 0.5 s"));
+    let died = of(&[], &["sh", "-c", "kill -9 $$"], "signal");
+    assert_eq!(died.as_deref(), Some("the command died of SIGKILL"));
+    let missing = of(&[], &["/no/such", "hidden"], "not-found").expect("a reason");
+    assert!(missing.contains("/no/such") && !missing.contains("hidden"), "{missing}");
+    let missing = of(&[], &["/dev/null"], "not-executable").expect("a reason");
+    assert!(missing.contains("/dev/null"), "{missing}");
+    assert_eq!(of(&[], &["false"], "command"), None);
+    let long = format!("/{}", "x".repeat(3000));
+    let missing = of(&[], &[&long], "not-executable");
+    let bound = missing.map_or(0, |why| why.chars().count());
+    assert!((1..2000).contains(&bound), "{bound}");
+}
+
+#[test]
+fn the_queue_entry_says_how_long_it_may_run() {
+    let etcd = Etcd::shared();
+    let name = unique("limit");
+    let mut running = Meshlock::run(etcd, &name)
+        .args(["--max-runtime=1h0.5s"])
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 0")
+        .start();
+    running.wait_for_stdout("held");
+    let entry = etcd.wait_for_queue(&name, 1).remove(0);
+    assert_eq!(parse(&etcd.get(&entry).expect("an entry"))["max_runtime"], 3601);
+    let said = Meshlock::ask(etcd, "status")
+        .args([name.as_str()])
+        .finish()
+        .any_stdout()
+        .success();
+    let json = Meshlock::ask(etcd, "status")
+        .args(["--json", &name])
+        .finish()
+        .any_stdout()
+        .success();
+    let json = parse(&json.stdout);
+    schema::assert_valid("status.schema.json", &json);
+    let holder = &json["locks"][0];
+    assert_eq!(holder["holder"]["who"]["max_runtime_seconds"], 3601);
+    let time = |text: &str| humantime::parse_rfc3339(text).expect("a time");
+    let since = time(holder["since"].as_str().expect("since when"));
+    let until = said.stdout.lines().find_map(|line| line.trim().strip_prefix("until "));
+    let until = until
+        .and_then(|line| line.split_whitespace().next())
+        .expect("until when");
+    assert_eq!(time(until).duration_since(since).expect("later").as_secs(), 3601);
     running.finish().stdout("held\n").success();
 }

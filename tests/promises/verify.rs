@@ -337,3 +337,35 @@ fn a_password_that_the_command_was_not_given_is_asked_for() {
         "{said}"
     );
 }
+
+#[test]
+fn a_password_in_etcdctls_variable_is_found_again() {
+    let mut etcd = Etcd::start();
+    etcd.enable_auth();
+    let run = || Meshlock::run(&etcd, "auth").env("ETCDCTL_USER", "root:root");
+    assert_eq!(verified(holder(run(), &["", "-q"])), (vec![0, 0], String::new()));
+    // Another's is not taken for it.
+    let run = run().env("MESHLOCK_USER", "root:root");
+    let binary = meshlock::binary().display();
+    let mut holder = run
+        .stdin(Stdio::piped())
+        .sh(&format!(
+            "echo held; read -r _; export ETCDCTL_USER=other:root; {binary} verify; echo \"verified: $?\""
+        ))
+        .start();
+    holder.wait_for_stdout("held");
+    let (statuses, said) = verified(holder);
+    assert_eq!(statuses, [78]);
+    assert!(said.contains("no password for the etcd user \"root\""), "{said}");
+}
+
+#[test]
+fn a_password_file_is_for_the_user_of_the_hold() {
+    let mut etcd = Etcd::start();
+    etcd.enable_auth();
+    let run = Meshlock::run(&etcd, "auth")
+        .args(["--user=root"])
+        .env("MESHLOCK_PASSWORD", "root");
+    let given = format!("--password-file={}", secret("root\n").display());
+    assert_eq!(verified(holder(run, &[&given])), (vec![0], String::new()));
+}

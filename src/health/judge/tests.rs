@@ -1,7 +1,7 @@
 //! The judgement as a table: facts of a cluster that is well, one thing changed, and what is found.
 
 use super::*;
-use crate::health::{Fault, Machine, Peer, Status};
+use crate::health::{Fault, Lacking, Machine, Peer, Status};
 
 const OURS: u64 = 0xc;
 
@@ -39,7 +39,9 @@ fn sound(number: u64) -> Endpoint {
         }),
         read: Some(Ok(Duration::from_millis(2))),
         write: Some(Ok(())),
+        lacking: Vec::new(),
         roles: None,
+        unknown_user: false,
     }
 }
 
@@ -49,6 +51,7 @@ fn facts() -> Facts {
         exposed: Vec::new(),
         user: None,
         certificate: true,
+        common_name: None,
         endpoints: (1..=3).map(sound).collect(),
         machine: Machine {
             asleep: Duration::ZERO,
@@ -88,7 +91,9 @@ fn away(endpoint: &mut Endpoint) {
         }),
         read: None,
         write: None,
+        lacking: Vec::new(),
         roles: None,
+        unknown_user: false,
     };
 }
 
@@ -241,14 +246,61 @@ fn missing_rights_come_with_the_commands_that_give_them() {
          && etcdctl user grant-role job meshlock"
     );
     assert_eq!(
-        advice(None, None, &["team's/", "jobs/x/"]),
-        r"as root: etcdctl role grant-permission --prefix=true ROLE readwrite 'team'\''s/' && etcdctl role grant-permission --prefix=true ROLE readwrite jobs/x/"
+        advice(Some("job"), Some(&["a b"]), &["team's/", "jobs/x/"]),
+        r"as root: etcdctl role grant-permission --prefix=true 'a b' readwrite 'team'\''s/' && etcdctl role grant-permission --prefix=true 'a b' readwrite jobs/x/"
     );
     let nobody = bad(|facts| {
         facts.certificate = false;
         facts.endpoints[0].read = Some(Err(refused()));
     });
     is(&nobody, &[(Level::Red, "user-wanted")]);
+}
+
+#[test]
+fn whom_a_certificate_names_is_told_as_a_user_only_where_etcd_goes_by_it() {
+    let named = |change: &dyn Fn(&mut Endpoint)| {
+        bad(|facts| {
+            facts.common_name = Some("job".to_owned());
+            facts.endpoints[0].read = Some(Err(refused()));
+            change(&mut facts.endpoints[0]);
+        })
+    };
+    is(&named(&|_| ()), &[(Level::Red, "user-wanted")]);
+    let known = named(&|endpoint| endpoint.roles = Some(Vec::new()));
+    is(&known, &[(Level::Red, "rights")]);
+    assert_eq!(known[0].about, "the user \"job\"");
+    let unknown = named(&|endpoint| endpoint.unknown_user = true);
+    is(&unknown, &[(Level::Red, "user-unknown")]);
+    assert_eq!(
+        unknown[0].advice,
+        "as root: etcdctl user add job --no-password && etcdctl role add meshlock \
+         && etcdctl role grant-permission --prefix=true meshlock readwrite meshlock/ \
+         && etcdctl user grant-role job meshlock"
+    );
+}
+
+#[test]
+fn what_is_missing_is_told_of_each_prefix() {
+    let found = bad(|facts| {
+        facts.user = Some("job".to_owned());
+        facts.prefixes = ["a/", "b/", "c/"].map(ToOwned::to_owned).to_vec();
+        for endpoint in &mut facts.endpoints {
+            endpoint.url = endpoint.url.replace("http:", "https:");
+        }
+        let lacking = |prefix: &str, read| Lacking {
+            prefix: prefix.to_owned(),
+            read,
+            write: true,
+        };
+        facts.endpoints[0].write = Some(Err(refused()));
+        facts.endpoints[0].roles = Some(vec!["locks".to_owned()]);
+        facts.endpoints[0].lacking = vec![lacking("b/", true), lacking("c/", false)];
+    });
+    assert_eq!(
+        found[0].what,
+        "no right to read and write everything below b/, and to write everything below c/"
+    );
+    assert!(!found[0].advice.contains("a/"), "{}", found[0].advice);
 }
 
 #[test]

@@ -91,6 +91,7 @@ struct WhoJson<'a> {
     system: Option<&'a str>,
     route: Option<&'a str>,
     expect: Option<&'a str>,
+    max_runtime_seconds: Option<u64>,
     tries: Option<u32>,
     /// Some text of it is longer, and ends in an ellipsis here.
     cut: bool,
@@ -287,6 +288,7 @@ fn who(holder: &Holder) -> WhoJson<'_> {
         system: purpose.system.as_deref(),
         route: purpose.route.as_deref(),
         expect: purpose.expect.as_deref(),
+        max_runtime_seconds: purpose.max_runtime,
         tries: purpose.tries,
         cut: holder.texts().any(|text| is_cut(text)),
     }

@@ -136,7 +136,10 @@ fn why(run: &Run) -> Option<String> {
         format!("{}{}{}", asked.kind, part(" by ", &asked.by), part(": ", &asked.reason))
     });
     let noticed = run.noticed.as_ref().map(|noticed| format!("noticed by {}", noticed.by));
-    let said: Vec<String> = run.ended.why.clone().into_iter().chain(asked).chain(noticed).collect();
+    // Who asked for it says more than that it was asked for.
+    let own = run.ended.why.clone();
+    let own = own.filter(|_| asked.is_none() || run.ended.result != "superseded");
+    let said: Vec<String> = own.into_iter().chain(asked).chain(noticed).collect();
     (!said.is_empty()).then(|| said.join("; "))
 }
 

@@ -6,7 +6,7 @@ use super::super::text::{Line, Span, Style, age, span, stamp};
 use super::{NOTHING, history, namesake, result, state, typed, who, why};
 use crate::lock::board::{Ask, Entry, Life, Lock, Mark, Opened, State, StrayAsk};
 use crate::lock::record::Holder;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What stands where nobody said it.
 const UNSAID: &str = "not recorded";
@@ -112,6 +112,10 @@ fn entry(lock: &Lock, entry: &Entry) -> Vec<Line> {
     };
     if let Some(since) = lock.since() {
         lines.insert(0, labelled("since", &stamp(since)));
+        let limit = entry.holder.as_ref().and_then(|holder| holder.purpose.max_runtime);
+        let last = limit.and_then(|limit| since.checked_add(Duration::from_secs(limit)));
+        let last = last.map(|last| labelled("until", &format!("{} at the latest (--max-runtime)", stamp(last))));
+        lines.splice(1..1, last);
     }
     lines.push(labelled("token", &entry.token.to_string()));
     lines.push(lease(entry));

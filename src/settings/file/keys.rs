@@ -21,8 +21,11 @@ pub enum Kind {
     Number,
     /// A name, or a number.
     Signal,
-    /// Of texts or numbers, or all in one text with commas.
+    Stragglers,
+    /// Of texts, or all in one text with commas.
     List,
+    /// The same of numbers.
+    Statuses,
     /// A flag that has no value.
     Switch,
 }
@@ -47,14 +50,14 @@ pub const KEYS: &[Key] = &[
     key("stop-signal", Kind::Signal, Scope::Anywhere),
     key("lost-grace", Kind::Duration, Scope::Anywhere),
     key("max-runtime", Kind::Duration, Scope::Anywhere),
-    key("stragglers", Kind::Text, Scope::Anywhere),
+    key("stragglers", Kind::Stragglers, Scope::Anywhere),
     key("release-timeout", Kind::Duration, Scope::Anywhere),
     key("report", Kind::File, Scope::Lock),
     key("keep", Kind::Number, Scope::Anywhere),
     key("owner", Kind::Text, Scope::Anywhere),
     key("reason", Kind::Text, Scope::Anywhere),
     key("route", Kind::Text, Scope::Anywhere),
-    key("expect", Kind::List, Scope::Anywhere),
+    key("expect", Kind::Statuses, Scope::Anywhere),
     key("trigger", Kind::Text, Scope::Anywhere),
     key("system", Kind::Text, Scope::Anywhere),
     key("record-args", Kind::Switch, Scope::Anywhere),
@@ -87,6 +90,8 @@ impl Kind {
             Self::Duration => "a duration, as \"30s\", or a number of seconds",
             Self::Number => "a whole number",
             Self::Signal => "a signal, as \"TERM\" or 15",
+            Self::Stragglers => "\"leave\", \"wait\" or \"kill\"",
+            Self::Statuses => "a list, as [0, 3]",
             Self::List => "a list, as [\"…\", \"…\"]",
             Self::Switch => "true or false",
         }

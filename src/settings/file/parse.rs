@@ -51,7 +51,12 @@ pub fn parse(path: &Path, text: &str) -> Result<File, Failure> {
     let document = DeTable::parse(text).map_err(|error| {
         // Where the text ends too early there is nothing to point at.
         let offset = error.span().map_or(text.trim_end().len(), |span| span.start);
-        refuse((offset, error.message().to_owned()))
+        let why = if is_bare_word(text, offset) {
+            "no value: put a text in quotes (only true, false and numbers go without)"
+        } else {
+            error.message()
+        };
+        refuse((offset, why.to_owned()))
     })?;
     let reader = Reader {
         directory: path.parent().unwrap_or(path),
@@ -72,6 +77,23 @@ pub fn parse(path: &Path, text: &str) -> Result<File, Failure> {
         read.map_err(refuse)?;
     }
     Ok(file)
+}
+
+/// Whether a value with a letter in it stands there without quotes. The parser takes it for what its first letters are
+/// like, and speaks of booleans, numbers and dates.
+fn is_bare_word(text: &str, offset: usize) -> bool {
+    let ends = |char: char| char.is_whitespace() || "=,[]{}#".contains(char);
+    let (Some(before), Some(after)) = (text.get(..offset), text.get(offset..)) else {
+        return false;
+    };
+    let start = offset - before.rsplit(ends).next().map_or(0, str::len);
+    let word = offset + after.find(ends).unwrap_or(after.len());
+    let word = &text[start..word];
+    let line = text[..start].rsplit('\n').next().unwrap_or_default();
+    line.contains('=')
+        && line.trim_end().ends_with(['=', ',', '['])
+        && word.starts_with(|first: char| first.is_alphanumeric())
+        && word.contains(char::is_alphabetic)
 }
 
 /// Where, in bytes, and what.
@@ -140,7 +162,7 @@ impl Reader<'_> {
         let at = name.span().start;
         let Some(text) = as_typed(key.kind, value.get_ref()) else {
             let what = match (key.kind, value.get_ref()) {
-                (Kind::List, DeValue::Array(_)) => "a list of something else",
+                (Kind::List | Kind::Statuses, DeValue::Array(_)) => "a list of something else",
                 (_, value) => what(value),
             };
             let why = format!("{} is {what}: write {}", key.name, key.kind.as_written());
@@ -186,13 +208,13 @@ fn as_typed(kind: Kind, value: &DeValue) -> Option<String> {
         (Kind::Switch, DeValue::Boolean(on)) => Some(on.to_string()),
         (Kind::Switch, _) => None,
         (_, DeValue::String(text)) => Some(text.clone().into_owned()),
-        (Kind::Duration | Kind::Number | Kind::Signal | Kind::List, DeValue::Integer(number)) => {
+        (Kind::Duration | Kind::Number | Kind::Signal | Kind::List | Kind::Statuses, DeValue::Integer(number)) => {
             // What does not fit is none of ours, whatever it is: as it stands there.
             let decimal = i64::from_str_radix(number.as_str(), number.radix());
             Some(decimal.map_or_else(|_| number.to_string(), |number| number.to_string()))
         }
         (Kind::Duration, DeValue::Float(number)) => Some(number.as_str().to_owned()),
-        (Kind::List, DeValue::Array(items)) => {
+        (Kind::List | Kind::Statuses, DeValue::Array(items)) => {
             let items = items.iter().map(|item| match item.get_ref() {
                 DeValue::Array(_) => None,
                 item => as_typed(Kind::List, item),

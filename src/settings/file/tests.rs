@@ -282,7 +282,9 @@ fn the_table_has_the_options_of_run_and_each_as_it_is_typed() {
             Some("DURATION") => Kind::Duration,
             Some("N") => Kind::Number,
             Some("FILE") => Kind::File,
+            Some("LIST") if long == "expect" => Kind::Statuses,
             Some("LIST") => Kind::List,
+            Some("leave|wait|kill") => Kind::Stragglers,
             Some("SIGNAL") => Kind::Signal,
             Some(_) => Kind::Text,
         };

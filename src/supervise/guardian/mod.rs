@@ -255,13 +255,22 @@ impl State {
         self.asked.as_ref()
     }
 
-    /// Why the lock was lost, for the record.
-    pub fn why_lost(&self) -> Option<String> {
-        match self.cause.as_ref()? {
-            Cause::Lost(why) | Cause::Taken(why) => Some(why.clone()),
-            Cause::Outage => Some(format!("it could not be renewed in time{}", self.because())),
-            Cause::Hurry | Cause::Overrun | Cause::Superseded(_) => None,
-        }
+    /// Why it ended so, for the record; `None` where the command exited by itself.
+    pub fn why(&self, policy: &Policy, outcome: &Outcome) -> Option<String> {
+        let why = match self.cause.as_ref().filter(|_| self.unrun.is_none()) {
+            Some(Cause::Lost(why) | Cause::Taken(why)) => why.clone(),
+            Some(Cause::Outage) => format!("it could not be renewed in time{}", self.because()),
+            Some(Cause::Overrun) => format!("it ran longer than --max-runtime {} s", limit(policy)),
+            // By whom and why is recorded by itself.
+            Some(Cause::Superseded(_)) => "it was asked to stop".to_owned(),
+            Some(Cause::Hurry) | None => match outcome {
+                Outcome::Command(CommandEnd::Exited(_)) => return None,
+                Outcome::Command(end @ CommandEnd::Signaled(_)) => format!("the command {end}"),
+                Outcome::Interrupted(signal) => format!("{signal} came before the command began"),
+                other => other.why()?.to_owned(),
+            },
+        };
+        Some(why)
     }
 
     /// In brackets; nothing where the keeper itself does not answer.
@@ -305,9 +314,9 @@ impl State {
                 command,
             },
             (Some(Cause::Overrun), _) => {
-                let limit = policy.max_runtime.map_or(0.0, |limit| limit.as_secs_f64());
                 let why = format!(
-                    "\"{name}\" ran longer than --max-runtime {limit} s: the command was stopped and the lock released{}",
+                    "\"{name}\" ran longer than --max-runtime {} s: the command was stopped and the lock released{}",
+                    limit(policy),
                     stopped()
                 );
                 Outcome::Overrun { why, command }
@@ -319,4 +328,9 @@ impl State {
             }
         }
     }
+}
+
+/// In seconds.
+fn limit(policy: &Policy) -> f64 {
+    policy.max_runtime.map_or(0.0, |limit| limit.as_secs_f64())
 }

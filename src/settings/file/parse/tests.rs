@@ -108,7 +108,7 @@ fn a_value_of_the_wrong_kind_is_told_with_its_line() {
         ),
         (
             "expect = [[0]]",
-            "/f:1: expect is a list of something else: write a list, as [\"…\", \"…\"]",
+            "/f:1: expect is a list of something else: write a list, as [0, 3]",
         ),
     ]);
 }
