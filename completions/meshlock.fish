@@ -89,7 +89,7 @@ complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l watch -d 'D
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l check -d 'For monitoring: exit with 0 if free, with 75 if not'
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -l ttl-left -d 'Ask for the leases\' TTL of all locks, also where there are more than 100'
 complete -c meshlock -n "__fish_meshlock_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c meshlock -n "__fish_meshlock_using_subcommand history" -s n -l number -d 'At most this many runs [default: 20]' -r -f
+complete -c meshlock -n "__fish_meshlock_using_subcommand history" -s n -l number -d 'At most this many runs, and at least one [default: 20]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l prefix -d 'Everything of meshlock\'s lies under this key prefix [default: meshlock/]' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l lock-key -d 'Share the lock KEY with etcdctl lock or a Go program' -r -f
 complete -c meshlock -n "__fish_meshlock_using_subcommand history" -l endpoints -d 'etcd\'s members, separated by commas [default: 127.0.0.1:2379]' -r -f

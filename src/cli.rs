@@ -183,7 +183,7 @@ pub struct History {
     #[arg(long, help_heading = "Showing")]
     pub failed: bool,
 
-    /// At most this many runs [default: 20]
+    /// At most this many runs, and at least one [default: 20]
     #[arg(short, long, value_name = "N", help_heading = "Showing", value_hint = ValueHint::Other)]
     pub number: Option<OsString>,
 

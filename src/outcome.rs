@@ -145,7 +145,7 @@ pub const EXIT_STATUSES: &[Row] = &[
     Row {
         status: "80",
         name: "superseded",
-        meaning: "the lock was broken by a person, or a newer waiter took this one's place; the command was stopped",
+        meaning: "the lock was broken by a person; the command was stopped",
         asking: None,
     },
     Row {

@@ -105,14 +105,14 @@ fn wants_lives(settings: &Status) -> bool {
 
 /// Draws the locks at each change in etcd until nobody looks any more, or etcd refuses.
 async fn watch(etcd: &Etcd, settings: &Status, out: &mut Out) -> Result<io::Result<()>, Fault> {
-    let watched = watched(settings);
     let prefix = settings.places.first().map_or_else(
         || keys::all(&settings.prefix, Kind::Lock),
         |place| place.queue().to_owned(),
     );
     let mut board = look(etcd, settings).await?;
     let mut away = None;
-    loop {
+    'anew: loop {
+        let watched = watched(settings, &board);
         match draw(out, &board, settings, away.as_ref()) {
             Ok(Reader::There) => {}
             Ok(Reader::Gone) => return Ok(Ok(())),
@@ -136,6 +136,9 @@ async fn watch(etcd: &Etcd, settings: &Status, out: &mut Out) -> Result<io::Resu
                     Err(fault) => break fault,
                 }
                 away = None;
+                if self::watched(settings, &board) != watched {
+                    continue 'anew;
+                }
             } else if heard.elapsed() >= SILENCE {
                 match timeout(SILENCE, etcd.may_read(&prefix)).await {
                     Ok(Ok(())) => {}
@@ -187,8 +190,8 @@ fn draw(out: &mut Out, board: &Board, settings: &Status, away: Option<&String>) 
     })
 }
 
-/// What a picture is made of.
-fn watched(settings: &Status) -> Vec<Watched> {
+/// What a picture is made of. Queues at keys lie outside of the prefix.
+fn watched(settings: &Status, board: &Board) -> Vec<Watched> {
     let of = |place: &Place| {
         vec![
             Watched::Prefix(place.queue().to_owned()),
@@ -204,7 +207,12 @@ fn watched(settings: &Status) -> Vec<Watched> {
     if settings.places.is_empty() {
         let kinds = [Kind::Lock, Kind::Open, Kind::Log, Kind::Freeze];
         let prefix = |kind| Watched::Prefix(keys::all(&settings.prefix, kind));
-        return kinds.map(prefix).into();
+        let at_keys = board
+            .locks
+            .iter()
+            .filter(|lock| lock.lock_key.is_some() && !lock.hidden);
+        let at_keys = at_keys.map(|lock| Watched::Prefix(lock.key.clone()));
+        return kinds.map(prefix).into_iter().chain(at_keys).collect();
     }
     settings.places.iter().flat_map(of).collect()
 }

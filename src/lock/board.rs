@@ -35,6 +35,8 @@ pub struct Lock {
     pub queue: Vec<Entry>,
     /// How many entries there are.
     pub length: usize,
+    /// Its queue lies where we may not read: who has it nobody can tell.
+    pub hidden: bool,
     /// Open records without an entry in this queue, oldest first.
     pub open: Vec<Opened>,
     pub frozen: Option<Frozen>,
@@ -78,7 +80,8 @@ pub enum State {
     Frozen,
     /// A run ended without a release, and nobody has come since.
     Vanished,
-    /// Held by somebody whose queue does not lie here: under `--lock-key`.
+    /// A run is there whose entry was not seen: its queue lies at a key (`--lock-key`) that we may not read, or its entry
+    /// is gone before its lease.
     Elsewhere,
 }
 
@@ -127,6 +130,16 @@ pub struct Opened {
     pub ttl: Duration,
     pub holder: Option<Holder>,
     pub life: Life,
+    pub turn: Turn,
+}
+
+/// Whether what left an open record was ever the first in the queue, and may have run: a waiter that dies leaves the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    Came,
+    /// It was there before the last recorded run ended, and may have gone before that.
+    MayHaveCome,
+    NeverCame,
 }
 
 #[derive(Clone, Debug)]
@@ -172,6 +185,7 @@ pub struct Mark {
 pub struct Read {
     pub queue: Vec<Item>,
     pub length: usize,
+    pub hidden: bool,
     pub opens: Vec<Item>,
     pub freeze: Option<Item>,
     pub runs: Vec<Item>,
@@ -220,6 +234,16 @@ impl Lock {
         open.sort_by_key(|open| open.token);
         let mut runs: Vec<Ran> = read.runs.into_iter().map(|item| Ran::new(place, item)).collect();
         runs.sort_by_key(|ran| std::cmp::Reverse(ran.created));
+        let first = queue.first().map_or(i64::MAX, |first| first.token);
+        let last_end = runs.first().map_or(0, |last| last.created);
+        for (place, open) in open.iter_mut().enumerate() {
+            open.turn = match open.token {
+                // Whoever starts clears all that are older than it, and whoever is still there was before it all the time.
+                token if place > 0 || token > first => Turn::NeverCame,
+                token if token < last_end => Turn::MayHaveCome,
+                _ => Turn::Came,
+            };
+        }
         Self {
             name: place.name.clone(),
             key: place.queue().to_owned(),
@@ -227,6 +251,7 @@ impl Lock {
             namesake: read.namesake,
             queue,
             length: read.length,
+            hidden: read.hidden,
             open,
             frozen: read.freeze.map(|item| Frozen::new(&item)),
             runs,
@@ -249,7 +274,7 @@ impl Lock {
             return match () {
                 () if self.elsewhere().next().is_some() => State::Elsewhere,
                 () if self.frozen.is_some() => State::Frozen,
-                () if self.vanished().next().is_some() => State::Vanished,
+                () if self.vanished().is_some() => State::Vanished,
                 () => State::Free,
             };
         };
@@ -258,7 +283,7 @@ impl Lock {
         let ours = first.holder.is_some();
         if ours && self.frozen.as_ref().is_some_and(|freeze| freeze.created < first_since) {
             State::Frozen
-        } else if ours && self.vanished().any(|open| open.token < first.token) {
+        } else if ours && self.gone().any(|open| open.token < first.token) {
             State::Handover
         } else {
             State::Held
@@ -293,6 +318,7 @@ impl Lock {
     pub fn since(&self) -> Option<SystemTime> {
         let (holder, token) = match self.state() {
             State::Held => self.queue.first().map(|first| (first.holder.as_ref(), first.token)),
+            State::Elsewhere if self.hidden => None,
             State::Elsewhere => self.elsewhere().next().map(|open| (open.holder.as_ref(), open.token)),
             State::Free | State::Handover | State::Frozen | State::Vanished => None,
         }?;
@@ -307,7 +333,7 @@ impl Lock {
         time(held_since(open.holder.as_ref()?, open.token, last))
     }
 
-    /// How many wait, be it for a holder, a hand-over or a thaw.
+    /// How many wait, be it for a holder, a hand-over or a thaw; where the queue is hidden, at least.
     pub fn waiters(&self) -> usize {
         match self.state() {
             State::Held => self.length - 1,
@@ -346,12 +372,36 @@ impl Lock {
         self.is_held() && self.since().is_none_or(longer)
     }
 
-    /// Runs whose host died, or whose lease was taken away: their lease has ended, and they never released.
-    pub fn vanished(&self) -> impl Iterator<Item = &Opened> {
+    /// Their lease has ended, and they never released: the next to start sits out a delay beside them.
+    fn gone(&self) -> impl Iterator<Item = &Opened> {
         self.open.iter().filter(|open| !open.lives())
     }
 
-    /// Runs that go on under `--lock-key`, where their entries lie.
+    /// The run whose host died, or whose lease was taken away, as far as can be told; there is no second one.
+    pub fn vanished(&self) -> Option<&Opened> {
+        self.gone().find(|open| open.turn != Turn::NeverCame)
+    }
+
+    /// Waiters of whom the same is true, which never ran.
+    pub fn died_waiting(&self) -> impl Iterator<Item = &Opened> {
+        self.gone().filter(|open| open.turn == Turn::NeverCame)
+    }
+
+    /// Whether it vanished as a run, where one question decides that: was this entry there when the last recorded run
+    /// ended, at this revision?
+    pub fn in_doubt(&self) -> Option<(String, i64)> {
+        let open = self.vanished().filter(|open| open.turn == Turn::MayHaveCome)?;
+        Some((format!("{}{:x}", self.key, open.lease), self.runs.first()?.created))
+    }
+
+    /// The answer to that.
+    pub fn settle(&mut self, was_there: bool) {
+        for open in self.open.iter_mut().filter(|open| open.turn == Turn::MayHaveCome) {
+            open.turn = if was_there { Turn::Came } else { Turn::NeverCame };
+        }
+    }
+
+    /// Runs that live without an entry that was seen.
     pub fn elsewhere(&self) -> impl Iterator<Item = &Opened> {
         self.open.iter().filter(|open| open.lives())
     }
@@ -421,6 +471,7 @@ impl Opened {
             ttl,
             holder: Open::holder(&item.value).map(cut),
             life: Life::Unknown,
+            turn: Turn::Came,
             key: item.key,
         }
     }

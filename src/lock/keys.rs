@@ -214,8 +214,15 @@ pub fn is_entry(key: &str, lease: i64) -> bool {
 /// What a lock is called where a person reads of it. One that is shared at a key is called by that: it is another lock
 /// than the one of that name.
 pub fn called(name: &str, lock_key: Option<&str>) -> String {
-    lock_key.map_or_else(|| name.to_owned(), |key| format!("{key} (--lock-key)"))
+    lock_key.map_or_else(|| name.to_owned(), |key| format!("{key}{AT_A_KEY}"))
 }
+
+/// The key of the lock that is [`called`] so.
+pub fn called_key(called: &str) -> Option<&str> {
+    called.strip_suffix(AT_A_KEY)
+}
+
+const AT_A_KEY: &str = " (--lock-key)";
 
 /// The prefix of all keys of a kind, whatever their names.
 pub fn all(root: &str, kind: Kind) -> String {

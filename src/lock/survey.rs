@@ -38,6 +38,7 @@ pub async fn one(etcd: &Etcd, place: &Place, runs: u32, lives: Lives) -> Result<
     loop {
         let (mut board, limit) = (whole(etcd, place, runs).await?, lives != Lives::Doubtful);
         ask_about_leases(etcd, &mut board.locks, limit).await?;
+        ask_about_turns(etcd, &mut board.locks).await;
         looks += 1;
         // Its lease ended after we read the entry: by now somebody else may hold.
         let gone = |lock: &Lock| lock.queue.first().is_some_and(|first| first.life == Life::Gone);
@@ -180,6 +181,7 @@ async fn board(etcd: &Etcd, place: &Place, seen: Seen) -> Result<Board, Fault> {
             asks: unread_asks,
         },
         queue,
+        hidden: false,
         opens,
         freeze: seen.freeze,
         runs,
@@ -260,6 +262,7 @@ pub async fn all(etcd: &Etcd, root: &str, lives: Lives) -> Result<Board, Fault> 
         Lives::HoldersOfUpTo(limit) => locks.len() <= limit,
     };
     ask_about_leases(etcd, &mut locks, holders).await?;
+    ask_about_turns(etcd, &mut locks).await;
     Ok(Board {
         cluster: frozen.cluster,
         revision,
@@ -275,6 +278,7 @@ struct Glance {
     opens: Vec<Item>,
     last_run: Option<Item>,
     freeze: Option<Item>,
+    hidden: bool,
 }
 
 impl Glance {
@@ -307,6 +311,7 @@ impl Glance {
         self.opens.truncate(QUEUE as usize);
         Contents {
             length: self.tokens.len(),
+            hidden: self.hidden,
             queue: self.oldest.into_iter().collect(),
             opens: self.opens,
             freeze: self.freeze,
@@ -341,7 +346,8 @@ async fn least(root: &str, streams: &mut [(Kind, Keys)]) -> Result<Option<String
 }
 
 /// With the values of the few keys whose values say something.
-async fn filled(etcd: &Etcd, root: &str, batch: Vec<(String, Glance)>, revision: i64) -> Result<Vec<Lock>, Fault> {
+async fn filled(etcd: &Etcd, root: &str, mut batch: Vec<(String, Glance)>, revision: i64) -> Result<Vec<Lock>, Fault> {
+    read_queues_at_keys(etcd, root, &mut batch, revision).await?;
     let mut batch: Vec<(String, Contents)> = batch.into_iter().map(|(name, glance)| (name, glance.found())).collect();
     let items = batch
         .iter_mut()
@@ -349,6 +355,79 @@ async fn filled(etcd: &Etcd, root: &str, batch: Vec<(String, Glance)>, revision:
     fill(etcd, items, revision).await?;
     let lock = |(name, found): (String, Contents)| Lock::new(&Place::found(root, &name), found);
     Ok(batch.into_iter().map(lock).collect())
+}
+
+/// They lie outside of the root, where not everybody may read who may read all that is under it.
+async fn read_queues_at_keys(
+    etcd: &Etcd,
+    root: &str,
+    batch: &mut [(String, Glance)],
+    revision: i64,
+) -> Result<(), Fault> {
+    let glances = batch.iter_mut().filter_map(|(name, glance)| {
+        let place = Place::found(root, name);
+        place.lock_key().map(|_| (place.queue().to_owned(), glance))
+    });
+    let (queues, glances): (Vec<_>, Vec<_>) = glances.unzip();
+    let entries = queues.into_iter().map(|queue| {
+        let etcd = etcd.clone();
+        async move {
+            let mut keys = Keys::new(&etcd, &queue, false, Some(revision));
+            let mut entries = Vec::new();
+            while let Some(item) = keys.next().await? {
+                entries.push(item);
+            }
+            Ok(entries)
+        }
+    });
+    for (glance, answer) in glances.into_iter().zip(together(entries).await) {
+        match answer {
+            Ok(entries) => {
+                for entry in entries {
+                    glance.take(Kind::Lock, Some(entry));
+                }
+            }
+            Err(Fault::Denied { .. }) => glance.hidden = true,
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(())
+}
+
+/// The answers to all of these, in their order, so many at a time.
+async fn together<T: Send + 'static>(
+    asks: impl Iterator<Item = impl Future<Output = Result<T, Fault>> + Send + 'static>,
+) -> Vec<Result<T, Fault>> {
+    let mut asks = asks.enumerate();
+    let mut under_way = JoinSet::new();
+    let mut answers = BTreeMap::new();
+    loop {
+        while under_way.len() < AT_A_TIME
+            && let Some((number, ask)) = asks.next()
+        {
+            under_way.spawn(async move { (number, ask.await) });
+        }
+        match under_way.join_next().await {
+            None => return answers.into_values().collect(),
+            Some(Ok((number, answer))) => answers.insert(number, answer),
+            Some(Err(_)) => continue,
+        };
+    }
+}
+
+/// Where one that vanished may have been a waiter. Without an answer, as where etcd has forgotten the past, that stays open.
+async fn ask_about_turns(etcd: &Etcd, locks: &mut [Lock]) {
+    let doubtful = locks.iter_mut().filter_map(|lock| Some((lock.in_doubt()?, lock)));
+    let (questions, locks): (Vec<_>, Vec<_>) = doubtful.unzip();
+    let asks = questions.into_iter().map(|(entry, revision)| {
+        let etcd = etcd.clone();
+        async move { etcd.values(&[entry], revision).await }
+    });
+    for (lock, answer) in locks.into_iter().zip(together(asks).await) {
+        if let Ok(values) = answer {
+            lock.settle(values.iter().any(|value| !value.is_empty()));
+        }
+    }
 }
 
 async fn fill<'a>(etcd: &Etcd, items: impl Iterator<Item = &'a mut Item>, revision: i64) -> Result<(), Fault> {

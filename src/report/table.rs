@@ -91,16 +91,20 @@ fn fit(columns: &[Column], shown: &mut Vec<(usize, usize)>, width: usize) {
         let all: usize = shown.iter().map(|(_, width)| width + GAP).sum();
         all.saturating_sub(GAP + width)
     };
-    // Nothing is cut for the sake of what is worth less: of those that may go, the next to go alone.
-    let next = |shown: &[(usize, usize)]| shown.iter().filter_map(|(at, _)| columns[*at].yields.rank()).max();
+    let next = |shown: &[(usize, usize)]| {
+        let ranks = shown.iter().map(|(at, _)| columns[*at].yields);
+        ranks.max_by_key(|yields| yields.rank())
+    };
+    // Nothing is cut for the sake of what is worth less and cannot be cut: that goes before.
+    let cut = |shown: &[(usize, usize)]| matches!(next(shown), Some(Yields::ToThenGoes(..)));
     let spare = |shown: &[(usize, usize)], (at, width): &(usize, usize)| match columns[*at].yields {
         Yields::To(least) => width.saturating_sub(least),
-        Yields::ToThenGoes(least, rank) if Some(rank) == next(shown) => width.saturating_sub(least),
+        Yields::ToThenGoes(least, _) if cut(shown) => width.saturating_sub(least),
         Yields::Never | Yields::Goes(_) | Yields::ToThenGoes(..) => 0,
     };
     // A cut column says less than its whole, but more than one that is gone: these go only where that is not enough.
     while over(shown) > shown.iter().map(|column| spare(shown, column)).sum() {
-        let goes = next(shown);
+        let goes = next(shown).and_then(Yields::rank);
         let Some(goes) = goes.and_then(|rank| {
             shown
                 .iter()
@@ -174,6 +178,22 @@ mod tests {
         assert!(drawn(20).ends_with("billing  #billing-o…\n"), "{}", drawn(20));
         assert!(drawn(15).ends_with("billing  #bill…\n"), "{}", drawn(15));
         assert!(drawn(14).ends_with("NAME\nbilling\n"), "{}", drawn(14));
+    }
+
+    #[test]
+    fn what_can_be_cut_is_cut_before_any_of_it_goes() {
+        let columns = &[
+            column("OWNER", false, Yields::ToThenGoes(5, 2)),
+            column("WHY", false, Yields::ToThenGoes(6, 1)),
+            column("TTL", true, Yields::Goes(3)),
+        ];
+        let drawn = |width| {
+            let row = ["ann", "it could not be renewed", "26s"].map(Span::plain);
+            paint(&table(columns, vec![row.into()], Some(width)), false, None)
+        };
+        assert!(drawn(29).ends_with("ann    it could not be renew…\n"), "{}", drawn(29));
+        assert!(drawn(13).ends_with("ann    it co…\n"), "{}", drawn(13));
+        assert!(drawn(12).ends_with("WHY\nit could no…\n"), "{}", drawn(12));
     }
 
     #[test]

@@ -134,6 +134,31 @@ impl Span {
     }
 }
 
+/// The line on as many as it takes at this width, broken at blanks alone; all but the first are indented.
+pub(super) fn wrapped(line: Line, width: Option<usize>, indent: usize) -> Vec<Line> {
+    let Some(width) = width else { return vec![line] };
+    let mut lines = vec![Line::new()];
+    let (mut used, mut after_a_blank) = (0, false);
+    for span in line {
+        for word in span.text.split_inclusive(' ') {
+            if after_a_blank && used > indent && used + word.trim_end().width() > width {
+                lines.push(vec![Span::plain(&" ".repeat(indent))]);
+                used = indent;
+            }
+            used += word.width();
+            after_a_blank = word.ends_with(' ');
+            let piece = Span {
+                text: word.to_owned(),
+                style: span.style,
+            };
+            if let Some(line) = lines.last_mut() {
+                line.push(piece);
+            }
+        }
+    }
+    lines
+}
+
 /// The lines as characters, each line cut at `width` and without spaces at its end.
 pub(super) fn paint(lines: &[Line], colour: bool, width: Option<usize>) -> String {
     let mut text = String::new();
@@ -327,6 +352,20 @@ mod tests {
         assert!(
             painted.starts_with("\u{1b}[") && painted.contains("held\u{1b}[0m"),
             "{painted:?}"
+        );
+    }
+
+    #[test]
+    fn a_long_line_goes_on_below_from_a_blank_on() {
+        let line = vec![Span::new("billing", Style::Strong), Span::plain(": held by nobody")];
+        let drawn = |width| paint(&wrapped(line.clone(), width, 2), false, None);
+        assert_eq!(drawn(None), "billing: held by nobody\n");
+        assert_eq!(drawn(Some(23)), "billing: held by nobody\n");
+        assert_eq!(drawn(Some(16)), "billing: held by\n  nobody\n");
+        assert_eq!(
+            drawn(Some(5)),
+            "billing:\n  held\n  by\n  nobody\n",
+            "no word is broken"
         );
     }
 

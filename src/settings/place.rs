@@ -4,7 +4,7 @@
 use super::read;
 use super::source::{Sources, quoted};
 use crate::cli;
-use crate::lock::keys::{BadName, Place};
+use crate::lock::keys::{self, BadName, Place};
 use crate::outcome::{Failure, FailureKind};
 use std::ffi::OsStr;
 
@@ -21,12 +21,29 @@ pub(super) fn prefix(typed: &cli::Place, sources: &Sources) -> Result<String, Fa
 
 /// The lock `name`, at `--lock-key` where that is given.
 pub(super) fn named(prefix: &str, name: &OsStr, typed: &cli::Place, sources: &Sources) -> Result<Place, Failure> {
+    if let Some(Ok(place)) = at_key(prefix, name) {
+        let why = format!(
+            "{} is what the lock at a key is called: it is named by --lock-key {}",
+            quoted(name),
+            quoted(&place.name)
+        );
+        return Err(Failure::new(FailureKind::Usage, why));
+    }
     let place = name.to_str().ok_or(BadName::NotUtf8);
     let place = place.and_then(|name| Place::new(prefix, name)).map_err(|why| {
         let why = format!("{} cannot be a lock's name: {why}", quoted(name));
         Failure::new(FailureKind::Usage, why)
     })?;
     Ok(shared(prefix, Some(&place.name), typed, sources)?.unwrap_or(place))
+}
+
+/// The lock that people are told of by this text, where it is one at a key: what they read they will type.
+pub(super) fn at_key(prefix: &str, called: &OsStr) -> Option<Result<Place, Failure>> {
+    let key = keys::called_key(called.to_str()?)?;
+    Some(Place::verbatim(prefix, key, key).map_err(|why| {
+        let why = format!("{} cannot be a lock's key: {why}", quoted(key));
+        Failure::new(FailureKind::Usage, why)
+    }))
 }
 
 /// The lock at `--lock-key`, called by that.

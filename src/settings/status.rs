@@ -1,7 +1,7 @@
 //! The settings of `meshlock status` and `meshlock history`: which locks, from where, and how they are shown.
 
 use super::file::Files;
-use super::source::Sources;
+use super::source::{Sources, quoted};
 use super::{connection, duration, looks, place, read};
 use crate::cli;
 use crate::lock::keys::Place;
@@ -93,7 +93,10 @@ pub fn history(typed: &cli::History, environment: &Environment) -> Result<Histor
     let sources = Sources::new(environment, &files, None);
     let prefix = place::prefix(&typed.place, &sources)?;
     let names: Vec<OsString> = typed.name.iter().cloned().collect();
-    let count = |text: &str| super::whole_number(text, COUNT_LIMIT);
+    let count = |text: &str| {
+        let number = super::whole_number(text, COUNT_LIMIT).ok().filter(|number| *number > 0);
+        number.ok_or_else(|| format!("is not a whole number from 1 to {COUNT_LIMIT}"))
+    };
     let count = read(&sources, "number", typed.number.as_deref(), count)?.unwrap_or(DEFAULT_COUNT);
     Ok(History {
         connection: connection::resolve(&typed.connection, &sources)?,
@@ -106,20 +109,27 @@ pub fn history(typed: &cli::History, environment: &Environment) -> Result<Histor
     })
 }
 
-/// The named ones; `--lock-key` alone is called by its key.
+/// The named ones, or the one at `--lock-key`. A name beside a key would be passed over, and the answer be about another
+/// lock: only a file's own table for that name can say at which key it lies.
 fn places(prefix: &str, names: &[OsString], typed: &cli::Place, sources: &Sources) -> Result<Vec<Place>, Failure> {
-    let key = sources.find("lock-key", typed.lock_key.as_deref());
-    match (key, names) {
-        (_, []) => Ok(Vec::from_iter(place::shared(prefix, None, typed, sources)?)),
-        (Some(key), [_, _, ..]) => Err(Failure::new(
-            FailureKind::Usage,
-            format!("{} is one lock, and several names are given", key.source),
-        )),
-        (_, names) => names
-            .iter()
-            .map(|name| place::named(prefix, name, typed, &sources.about(name)))
-            .collect(),
+    let Some(name) = names.first() else {
+        return Ok(Vec::from_iter(place::shared(prefix, None, typed, sources)?));
+    };
+    if let Some(key) = sources.find("lock-key", typed.lock_key.as_deref()) {
+        let why = format!(
+            "{} is set, and so is the name {}: they are two locks; leave the name out, or the key",
+            key.source,
+            quoted(name)
+        );
+        return Err(Failure::new(FailureKind::Usage, why));
     }
+    names
+        .iter()
+        .map(|name| match place::at_key(prefix, name) {
+            Some(place) => place,
+            None => place::named(prefix, name, typed, &sources.about(name)),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -155,15 +165,17 @@ mod tests {
             [pair("b", "p/lock/b/"), pair("a/c", "p/lock/a%2Fc/")]
         );
         assert_eq!(named(&[], &[key]), [pair("jobs/x", "jobs/x/")]);
-        assert_eq!(named(&["x"], &[key]), [pair("x", "jobs/x/")]);
-        let refused = with(&["x", "y"], &[key]).err().expect("a failure");
-        assert_eq!(
-            (refused.kind, refused.why.as_str()),
-            (
-                FailureKind::Usage,
-                "MESHLOCK_LOCK_KEY is one lock, and several names are given"
-            )
-        );
+        assert_eq!(named(&["jobs/x (--lock-key)"], &[]), [pair("jobs/x", "jobs/x/")]);
+        for names in [&["x"][..], &["x", "y"]] {
+            let refused = with(names, &[key]).err().expect("a failure");
+            assert_eq!(
+                (refused.kind, refused.why.as_str()),
+                (
+                    FailureKind::Usage,
+                    "MESHLOCK_LOCK_KEY is set, and so is the name \"x\": they are two locks; leave the name out, or the key"
+                )
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `meshlock history` says how the last runs ended, and which of them were not meant to.
 
-use crate::harness::{Etcd, Meshlock, schema, unique};
+use crate::harness::{Etcd, Meshlock, Terminal, meshlock, schema, unique};
 use serde_json::Value;
 
 fn history(etcd: &Etcd, arguments: &[&str]) -> Vec<Value> {
@@ -141,6 +141,27 @@ fn more_runs_than_a_page_holds_are_all_looked_at() {
 }
 
 #[test]
+fn a_long_reason_is_cut_before_anybody_to_call_is_left_out() {
+    let etcd = Etcd::start();
+    let run = format!(
+        r#"{{"format":1,"host":"web1","user":"ops","pid":1,"program":"sh","started":"2026-01-01T00:00:00Z","owner":"team","route":"{}",
+        "token":1,"result":"lost","status":null,"acquired":"2026-01-01T00:00:00Z","ended":"2026-01-01T00:01:00Z","why":"{}"}}"#,
+        "#billing-oncall-of-all-nights",
+        "it could not be renewed in time ".repeat(9)
+    );
+    etcd.put("meshlock/log/billing/0000000000000001", &run);
+    let mut terminal = Terminal::open("bash");
+    terminal.run("stty cols 80 rows 24; export TERM=xterm");
+    let binary = meshlock::binary().display();
+    let shown = terminal.run(&format!("NO_COLOR=1 {binary} history --endpoints={}", etcd.address()));
+    let (header, row) = shown.split_once('\n').expect("two lines");
+    for column in ["OWNER", "ROUTE", "WHY"] {
+        assert!(header.contains(column), "{column} in\n{shown}");
+    }
+    assert!(row.contains("  team ") && row.contains("#billin"), "{shown}");
+}
+
+#[test]
 fn where_nothing_ran_nothing_is_shown() {
     let etcd = Etcd::shared();
     let none = unique("none");
@@ -149,7 +170,7 @@ fn where_nothing_ran_nothing_is_shown() {
         let asked = Meshlock::ask(etcd, "history").args(arguments).finish();
         asked.stderr_line([said, &none, "is recorded"]).success();
     }
-    for wrong in [&["-n", "x"][..], &["a", "b"], &["a,b"]] {
+    for wrong in [&["-n", "x"][..], &["-n", "0"], &["a", "b"], &["a,b"]] {
         Meshlock::ask(etcd, "history")
             .args(wrong)
             .finish()

@@ -52,11 +52,11 @@ fn who_asks_for_the_name_is_told_that_the_key_is_in_use() {
         "and the command finds it"
     );
     let rows = ask(&etcd, "status", &[]);
-    assert!(rows.contains("\nk k (--lock-key)  elsewhere  "), "{rows}");
+    assert!(rows.contains("\nk k (--lock-key)  held  "), "{rows}");
     Meshlock::ask(&etcd, "status")
         .args(["--check"])
         .finish()
-        .stderr_line(["k k (--lock-key)", command])
+        .stderr_line(["k k (--lock-key): held by "])
         .status(75);
     holder.finish().stdout("held\n").success();
 
@@ -122,6 +122,42 @@ fn messages_name_the_key_and_not_what_a_run_calls_it() {
         .stderr_line(["\"jobs/k (--lock-key)\" is held by "])
         .status(75);
     holder.finish().stdout("held\n").success();
+}
+
+#[test]
+fn a_name_beside_a_key_is_refused_and_never_passed_over() {
+    let etcd = Etcd::start();
+    for subcommand in ["status", "history"] {
+        for (arguments, variable) in [(&["--lock-key", "jobs/k", "nf"][..], None), (&["nf"], Some("jobs/k"))] {
+            let mut ask = Meshlock::ask(&etcd, subcommand).args(arguments);
+            if let Some(key) = variable {
+                ask = ask.env("MESHLOCK_LOCK_KEY", key);
+            }
+            let said = ask.finish();
+            said.stderr_line(["\"nf\"", "leave the name out"]).status(64);
+        }
+    }
+}
+
+#[test]
+fn what_a_lock_at_a_key_is_called_finds_it() {
+    let etcd = Etcd::start();
+    let called = "jobs/two (--lock-key)";
+    let holder = hold(&etcd, &["--lock-key", "jobs/two"], &[]);
+    Meshlock::ask(&etcd, "status")
+        .args(["--check", called])
+        .finish()
+        .stderr_line([called, "held by "])
+        .status(75);
+    holder.finish().stdout("held\n").success();
+    assert_eq!(
+        json(&etcd, "history", &[called])["runs"].as_array().map(Vec::len),
+        Some(1)
+    );
+    Meshlock::run(&etcd, called)
+        .finish()
+        .stderr_line([called, "--lock-key \"jobs/two\""])
+        .status(64);
 }
 
 #[test]

@@ -206,6 +206,9 @@ fn a_freeze_is_told_whether_somebody_holds_or_nobody_can() {
         "frozen",
         "with nobody there, and whatever is in it"
     );
+    // As the manual's example for all that are held asks.
+    let json = lock(etcd, &name);
+    assert_eq!((&json["taken"], &json["held"]), (&true.into(), &false.into()));
     assert!(status(etcd, [&name]).starts_with(&format!("{name}: frozen")));
     etcd.del(&freeze);
 }
@@ -224,14 +227,14 @@ fn what_is_not_meshlocks_is_shown_as_such() {
     let waiter = Meshlock::run(etcd, "deploy").args(["-q", "--lock-key", &key]).start();
     eventually("the waiter", || so(etcd.keys(&format!("{key}/")).len() == 2));
     let json = Meshlock::ask(etcd, "status")
-        .args(["--json", "--lock-key", &key, "deploy"])
+        .args(["--json", "--lock-key", &key])
         .finish();
     let json: Value = serde_json::from_str(&json.any_stdout().success().stdout).expect("JSON");
     schema::assert_valid("status.schema.json", &json);
     let json = &json["locks"][0];
     assert_eq!(
         (&json["name"], &json["waiters"], &json["since"]),
-        (&"deploy".into(), &1.into(), &Value::Null)
+        (&key.as_str().into(), &1.into(), &Value::Null)
     );
     assert_eq!(
         (&json["holder"]["who"], &json["holder"]["value"]),
@@ -256,6 +259,79 @@ fn what_is_not_meshlocks_is_shown_as_such() {
 }
 
 #[test]
+fn a_waiter_at_a_key_is_not_shown_as_its_holder() {
+    let mut etcd = Etcd::start();
+    let mut other = etcdctl_lock(&etcd, "jobs/vacuum");
+    let waiter = Meshlock::ask(&etcd, "run")
+        .args(["-q", "--owner", "ann", "--lock-key", "jobs/vacuum", "--", "true"])
+        .start();
+    eventually("the waiter", || so(etcd.keys("jobs/vacuum/").len() == 2));
+    let cells = row(&etcd, "jobs/vacuum (--lock-key)");
+    assert_eq!(
+        (&*cells[1], &*cells[2], &*cells[3], &*cells[5]),
+        ("held", "unknown (not meshlock)", "-", "1"),
+        "{cells:?}"
+    );
+    let metrics = status(&etcd, ["--prometheus"]);
+    let labels = r#"{lock="jobs/vacuum",lock_key="jobs/vacuum"}"#;
+    for line in [
+        format!("meshlock_held{labels} 1"),
+        format!("meshlock_waiters{labels} 1"),
+    ] {
+        assert!(metrics.contains(&(line.clone() + "\n")), "{line} in\n{metrics}");
+    }
+    assert!(
+        !metrics.contains(&format!("meshlock_held_seconds{labels}")),
+        "{metrics}"
+    );
+    // Since when nobody knows.
+    Meshlock::ask(&etcd, "status")
+        .args(["--check", "--warn-after", "1h"])
+        .finish()
+        .stderr_line(["jobs/vacuum (--lock-key): held by unknown (not meshlock)"])
+        .status(1);
+
+    etcd.etcdctl(&["role", "add", "reader"]);
+    let grant = [
+        "role",
+        "grant-permission",
+        "reader",
+        "read",
+        "--prefix=true",
+        "meshlock/",
+    ];
+    etcd.etcdctl(&grant);
+    etcd.etcdctl(&["user", "add", "eve:secret"]);
+    etcd.etcdctl(&["user", "grant-role", "eve", "reader"]);
+    etcd.enable_auth();
+    let unread = |arguments: &[&str]| {
+        let ask = Meshlock::ask(&etcd, "status").args(["--user", "eve:secret"]);
+        ask.args(arguments).finish().any_stdout().any_stderr().any_code([0, 1])
+    };
+    let text = unread(&[]).stdout;
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("jobs/vacuum"))
+        .expect("its line");
+    let cells: Vec<&str> = line
+        .split("  ")
+        .map(str::trim)
+        .filter(|cell| !cell.is_empty())
+        .collect();
+    assert_eq!(cells[1..5], ["elsewhere", "unknown", "-", "-"], "{text}");
+    let said = unread(&["--check", "--warn-after", "1h"]);
+    assert!(said.stderr.contains("may not be read"), "{}", said.stderr);
+    assert!(!unread(&["--prometheus"]).stdout.contains("meshlock_held_seconds{"));
+    for pid in proc::children(other.id().cast_signed()) {
+        proc::signal(pid, Signal::SIGKILL);
+    }
+    waiter.signal(Signal::SIGKILL);
+    drop(waiter);
+    other.kill().expect("etcdctl");
+    other.wait().expect("etcdctl");
+}
+
+#[test]
 fn a_run_that_vanished_is_told_apart_from_one_that_runs() {
     let etcd = Etcd::shared();
     let name = unique("vanish");
@@ -273,6 +349,7 @@ fn a_run_that_vanished_is_told_apart_from_one_that_runs() {
         text.contains("the last run vanished") && text.contains("#oncall"),
         "{text}"
     );
+    assert_eq!(text.matches("#oncall").count(), 1, "once is enough: {text}");
     let json = lock(etcd, &name);
     assert_eq!(
         (&json["state"], &json["taken"], &json["holder"]),
@@ -304,7 +381,7 @@ fn a_run_under_a_key_of_its_own_has_not_vanished() {
     let holder = hold(etcd, "deploy", &["--lock-key", &key]);
     let row = || row(etcd, &format!("{key} (--lock-key)"));
     let cells = row();
-    assert_eq!((cells[1].as_str(), cells[5].as_str()), ("elsewhere", "0"), "{cells:?}");
+    assert_eq!((cells[1].as_str(), cells[5].as_str()), ("held", "0"), "{cells:?}");
     let json: Value = serde_json::from_str(&status(etcd, ["--json"])).expect("JSON");
     let json = json["locks"]
         .as_array()
@@ -312,8 +389,8 @@ fn a_run_under_a_key_of_its_own_has_not_vanished() {
         .iter()
         .find(|lock| lock["name"] == *key);
     let json = json.expect("the lock");
-    assert_eq!((&json["state"], &json["taken"]), (&"elsewhere".into(), &true.into()));
-    assert_eq!(json["elsewhere"][0]["who"]["pid"], holder.pid());
+    assert_eq!((&json["state"], &json["taken"]), (&"held".into(), &true.into()));
+    assert_eq!(json["holder"]["who"]["pid"], holder.pid());
     assert!(status(etcd, ["--lock-key", &key]).starts_with(&format!("{key} (--lock-key): held by ")));
     holder.finish().stdout("held\n").success();
     assert_eq!(row()[1], "free");
@@ -713,6 +790,20 @@ fn what_vanished_is_shown_with_how_long_ago_and_when_it_started() {
     let entry = vanish(&etcd, "gone", &["--ttl", "60"]);
     etcd.revoke(&entry);
     let text = status(&etcd, ["gone"]);
+    let said = |label: &str| {
+        let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix(label));
+        lines.map(str::trim).next().expect(label).to_owned()
+    };
+    assert!(
+        said("started").ends_with('Z') && said("vanished").contains("Z, less than "),
+        "{text}"
+    );
+    assert!(said("delay").starts_with("6s"), "a tenth of the TTL: {text}");
+    assert!(!text.contains("\nvanished"), "that is all: {text}");
+
+    // Once somebody has come it is one thing beside others.
+    let waiter = wait_behind(&etcd, "gone", 1, &[]);
+    let text = status(&etcd, ["gone"]);
     let (_, table) = text.split_once("\nvanished").expect("the table");
     let cells = |number: usize| -> Vec<String> {
         let line = table.lines().nth(number).expect("a line");
@@ -723,6 +814,33 @@ fn what_vanished_is_shown_with_how_long_ago_and_when_it_started() {
     let cell = |title: &str| &row[titles.iter().position(|other| other == title).expect(title)];
     assert!(cell("STARTED").ends_with('Z') && cell("AGO").ends_with('s'), "{text}");
     assert_eq!(cell("DELAY"), "6s", "a tenth of the TTL: {text}");
+    waiter.signal(Signal::SIGTERM);
+    waiter.finish().any_stderr().signaled(Signal::SIGTERM);
+}
+
+#[test]
+fn no_line_of_prose_breaks_within_a_word() {
+    let etcd = Etcd::start();
+    let name = "a-lock-with-a-name-of-some-length";
+    let entry = vanish(&etcd, name, &["--reason", &"why not ".repeat(20)]);
+    etcd.revoke(&entry);
+    let mut terminal = Terminal::open("bash");
+    terminal.run("stty cols 80 rows 40; export TERM=xterm");
+    let binary = meshlock::binary().display();
+    let shown = terminal.run(&format!(
+        "NO_COLOR=1 {binary} status --endpoints={} {name}",
+        etcd.address()
+    ));
+    let joined = |separator: &str| {
+        let lines: Vec<&str> = shown.lines().map(str::trim).collect();
+        lines.join(separator)
+    };
+    for line in shown.lines() {
+        assert!(line.trim_end().chars().count() <= 80, "{line}");
+    }
+    let text = joined(" ");
+    assert!(text.contains("its lease ended without a release "), "{shown}");
+    assert!(text.contains(&"why not ".repeat(20)), "{shown}");
 }
 
 #[test]

@@ -180,10 +180,58 @@ fn a_waiter_that_vanished_before_its_turn_never_ran_and_one_after_it_did() {
     etcd.assert_clean(&name);
 }
 
+#[test]
+fn a_waiter_that_died_is_never_shown_as_the_run_that_vanished() {
+    let etcd = Etcd::start();
+    let mut holder = Meshlock::run(&etcd, "turn")
+        .args(["-q", "--owner", "hb", "--route", "#hb"])
+        .stdin(Stdio::piped())
+        .sh("echo held; read -r _; exit 4")
+        .start();
+    holder.wait_for_stdout("held");
+    let options = ["-q", "--ttl", "4", "--owner", "wb", "--route", "#wb"];
+    let waiter = Meshlock::run(&etcd, "turn").args(options).start();
+    let entry = etcd.wait_for_queue("turn", 2).remove(1);
+    vanish_waiting(&waiter);
+    etcd.revoke(&entry);
+    let ask = |arguments: &[&str]| {
+        let said = Meshlock::ask(&etcd, "status").args(arguments).finish();
+        said.any_stdout().success().stdout
+    };
+    let waited_only = |state: &str| {
+        let json = lock(&etcd, "turn");
+        assert_eq!(
+            (&json["state"], &json["vanished"]),
+            (&state.into(), &serde_json::json!([]))
+        );
+        assert_eq!(json["died_waiting"][0]["who"]["owner"], "wb");
+        let text = ask(&["turn"]);
+        assert!(
+            text.contains("\ndied waiting: ") && !text.contains("vanished"),
+            "{text}"
+        );
+        let metrics = ask(&["--prometheus"]);
+        assert!(
+            metrics.contains("meshlock_vanished_runs{lock=\"turn\"} 0\n"),
+            "{metrics}"
+        );
+    };
+    waited_only("held");
+    holder.finish().any_stdout().status(4);
+    waited_only("free");
+    let all = ask(&[]);
+    let line = all.lines().find(|line| line.starts_with("turn")).expect("its line");
+    assert!(
+        line.contains("  free  ") && line.contains("  exit(4)  ") && line.ends_with("#hb"),
+        "{line}"
+    );
+    assert!(ask(&["turn"]).starts_with("turn: free\n"));
+}
+
+/// The keeper first: it would leave the queue for a guardian that is gone.
 fn vanish_waiting(running: &Running) {
-    for pid in running.processes() {
-        proc::signal(pid, Signal::SIGKILL);
-    }
+    proc::signal(running.keeper(), Signal::SIGKILL);
+    running.signal(Signal::SIGKILL);
 }
 
 #[test]
@@ -196,7 +244,17 @@ fn where_etcd_has_forgotten_when_it_died_it_counts_as_a_run() {
     etcd.revoke(&entry);
     holder.finish().any_stdout().success();
     etcd.put("something", "else");
+    let vanished = || lock(&etcd, "compacted")["vanished"].as_array().map(Vec::len);
+    assert_eq!(vanished(), Some(0), "etcd still knows");
     etcd.etcdctl(&["compact", &etcd.revision().to_string()]);
+    let json = lock(&etcd, "compacted");
+    assert_eq!(
+        (&json["state"], &json["vanished"][0]["may_have_waited"]),
+        (&"vanished".into(), &true.into())
+    );
+    let text = Meshlock::ask(&etcd, "status").args(["compacted"]).finish();
+    let text = text.any_stdout().success().stdout;
+    assert!(text.contains("it may have been waiting"), "{text}");
     Meshlock::run(&etcd, "compacted").args(["-q"]).finish().success();
     assert_eq!(results(&runs(&etcd, &[])), ["command", "vanished", "command"]);
 }
@@ -209,6 +267,10 @@ fn of_several_that_vanished_only_the_oldest_had_its_turn() {
     for lease in 1..=120 {
         open_record(etcd, &name, lease, GONE);
     }
+    let json = lock(etcd, &name);
+    let count = |what: &str| json[what].as_array().map(Vec::len);
+    assert_eq!((count("vanished"), count("died_waiting")), (Some(1), Some(119)));
+    assert_eq!(json["vanished"][0]["may_have_waited"], false);
     Meshlock::run(etcd, &name).args(["-q"]).finish().success();
     let runs = runs(etcd, &[&name]);
     assert_eq!(results(&runs), ["command", "vanished"]);

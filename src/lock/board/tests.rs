@@ -88,8 +88,39 @@ fn a_queue_that_is_too_long_to_be_read_hides_no_vanished_run_and_invents_none() 
         opens,
         ..Read::default()
     });
-    assert_eq!(lock.vanished().map(|open| open.token).collect::<Vec<_>>(), [3]);
+    assert_eq!(lock.vanished().map(|open| open.token), Some(3));
+    assert_eq!(lock.died_waiting().count(), 0);
     assert_eq!((lock.state(), lock.waiters()), (State::Handover, 2));
+}
+
+#[test]
+fn only_the_oldest_without_an_entry_can_have_had_its_turn() {
+    let judged = |queue: &[i64], ended: i64| {
+        let lock = lock(Read {
+            queue: queue.iter().map(|token| item("lock/a/7f", *token, "{}")).collect(),
+            length: queue.len(),
+            opens: vec![item("open/a/1", 5, "{}"), item("open/a/2", 6, "{}")],
+            runs: vec![item("log/a/1", ended, &run(1, "2026-11-30T11:00:00Z"))],
+            ..Read::default()
+        });
+        let turns: Vec<Turn> = lock.open.iter().map(|open| open.turn).collect();
+        (turns[0], turns[1], lock.in_doubt())
+    };
+    assert_eq!(judged(&[], 4), (Turn::Came, Turn::NeverCame, None));
+    assert_eq!(judged(&[7], 4), (Turn::Came, Turn::NeverCame, None));
+    assert_eq!(
+        judged(&[3], 2),
+        (Turn::NeverCame, Turn::NeverCame, None),
+        "still behind it"
+    );
+    assert_eq!(
+        judged(&[], 8),
+        (
+            Turn::MayHaveCome,
+            Turn::NeverCame,
+            Some(("meshlock/lock/a/1".to_owned(), 8))
+        )
+    );
 }
 
 #[test]

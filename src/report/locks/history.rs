@@ -25,7 +25,7 @@ const COLUMNS: &[Column] = &[
     column("TRIES", true, Yields::Goes(10)),
     column("TOKEN", true, Yields::Goes(8)),
     column("RECORD", false, Yields::Goes(11)),
-    column("WHY", false, Yields::Goes(1)),
+    column("WHY", false, Yields::ToThenGoes(12, 1)),
 ];
 
 /// Where the name is among them.

@@ -2,7 +2,7 @@
 //! field is always there, so that readers need not tell absent from null. Knows nothing of how they were read.
 
 use super::super::text::{json, stamp};
-use crate::lock::board::{Ask, Board, Entry, Frozen, Life, Lock, Mark, Namesake, Opened, Ran, StrayAsk, Unread};
+use crate::lock::board::{Ask, Board, Entry, Frozen, Life, Lock, Mark, Namesake, Opened, Ran, StrayAsk, Turn, Unread};
 use crate::lock::record::{Holder, Run};
 use crate::lock::view::is_cut;
 use serde::Serialize;
@@ -28,6 +28,7 @@ struct LockJson<'a> {
     key: &'a str,
     state: &'static str,
     taken: bool,
+    held: bool,
     since: Option<String>,
     held_seconds: Option<u64>,
     waiters: usize,
@@ -36,6 +37,7 @@ struct LockJson<'a> {
     queue: Option<Vec<EntryJson<'a>>>,
     frozen: Option<FrozenJson<'a>>,
     vanished: Vec<OpenJson<'a>>,
+    died_waiting: Vec<OpenJson<'a>>,
     elsewhere: Vec<OpenJson<'a>>,
     last_run: Option<RunJson<'a>>,
     runs: Option<Vec<RunJson<'a>>>,
@@ -120,6 +122,7 @@ struct OpenJson<'a> {
     lease: String,
     ttl_seconds: u64,
     held_since: Option<String>,
+    may_have_waited: bool,
     who: Option<WhoJson<'a>>,
 }
 
@@ -192,13 +195,15 @@ fn lock(lock: &Lock, now: SystemTime) -> LockJson<'_> {
         key: &lock.key,
         state: lock.state().word(),
         taken: lock.is_taken(),
+        held: lock.is_held(),
         since: since.map(stamp),
         held_seconds: since.map(|since| now.duration_since(since).unwrap_or_default().as_secs()),
         waiters: lock.waiters(),
         holder: lock.holder().map(entry),
         queue: whole.then(|| lock.queue.iter().map(entry).collect()),
         frozen: lock.frozen.as_ref().map(frozen),
-        vanished: lock.vanished().map(|each| open(lock, each)).collect(),
+        vanished: lock.vanished().into_iter().map(|each| open(lock, each)).collect(),
+        died_waiting: lock.died_waiting().map(|each| open(lock, each)).collect(),
         elsewhere: lock.elsewhere().map(|each| open(lock, each)).collect(),
         last_run: lock.runs.first().map(run),
         runs: whole.then_some(runs),
@@ -308,7 +313,11 @@ fn open<'a>(lock: &Lock, open: &'a Opened) -> OpenJson<'a> {
         token: open.token,
         lease: format!("{:x}", open.lease),
         ttl_seconds: open.ttl.as_secs(),
-        held_since: lock.held_since(open).map(stamp),
+        held_since: lock
+            .held_since(open)
+            .filter(|_| open.turn != Turn::NeverCame)
+            .map(stamp),
+        may_have_waited: open.turn == Turn::MayHaveCome,
         who: open.holder.as_ref().map(who),
     }
 }

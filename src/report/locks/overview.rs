@@ -41,7 +41,7 @@ fn somebody_is_to_be_called(lock: &Lock) -> bool {
 }
 
 /// For how long at most, in the largest unit: more would look like knowledge.
-fn less_than(since: SystemTime, now: SystemTime) -> Option<String> {
+pub(super) fn less_than(since: SystemTime, now: SystemTime) -> Option<String> {
     let seconds = now.duration_since(since).ok()?.as_secs();
     let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
     let (length, unit) = units
@@ -56,14 +56,20 @@ fn row(lock: &Lock, now: SystemTime) -> Vec<Span> {
     let (state_text, state_style) = state(lock);
     let first = lock.queue.first();
     let holder = match lock.state() {
+        State::Elsewhere if lock.hidden => None,
         State::Elsewhere => lock.elsewhere().next().and_then(|open| open.holder.as_ref()),
-        State::Vanished => lock.vanished().next().and_then(|open| open.holder.as_ref()),
+        State::Vanished => lock.vanished().and_then(|open| open.holder.as_ref()),
         State::Free | State::Held | State::Handover | State::Frozen => first.and_then(|first| first.holder.as_ref()),
     };
-    let somebody = first.is_some() || matches!(lock.state(), State::Elsewhere | State::Vanished);
+    let holder_text = match lock.state() {
+        State::Elsewhere if lock.hidden => "unknown".to_owned(),
+        State::Elsewhere | State::Vanished => who(holder),
+        _ if first.is_some() => who(holder),
+        _ => NOTHING.to_owned(),
+    };
     let since = lock.since();
     // At most for so long it has been gone.
-    let gone_since = lock.vanished().next().filter(|_| lock.state() == State::Vanished);
+    let gone_since = lock.vanished().filter(|_| lock.state() == State::Vanished);
     let gone_since = gone_since.and_then(|open| lock.held_since(open));
     let held = since.map(|since| age(since, now));
     let last = lock.runs.first();
@@ -78,7 +84,7 @@ fn row(lock: &Lock, now: SystemTime) -> Vec<Span> {
     vec![
         Span::name(&lock.called()),
         Span::new(&state_text, state_style),
-        Span::plain(&if somebody { who(holder) } else { NOTHING.to_owned() }),
+        Span::plain(&holder_text),
         cell(since.or(gone_since).map(stamp)),
         cell(held.or(gone_since.and_then(|since| less_than(since, now)))),
         Span::plain(&lock.waiters().to_string()),

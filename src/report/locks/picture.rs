@@ -2,9 +2,10 @@
 //! nothing of how it was read.
 
 use super::super::table::{Column, Yields, column, table};
-use super::super::text::{Line, Span, Style, age, span, stamp};
+use super::super::text::{Line, Span, Style, age, span, stamp, wrapped};
+use super::overview::less_than;
 use super::{NOTHING, history, namesake, result, state, typed, who, why};
-use crate::lock::board::{Ask, Entry, Life, Lock, Mark, Opened, State, StrayAsk};
+use crate::lock::board::{Ask, Entry, Life, Lock, Mark, Opened, State, StrayAsk, Turn};
 use crate::lock::record::Holder;
 use std::time::{Duration, SystemTime};
 
@@ -12,18 +13,42 @@ use std::time::{Duration, SystemTime};
 const UNSAID: &str = "not recorded";
 /// The width of the labels.
 const LABEL: usize = 9;
+/// Of what is said of the lock in the line above.
+const INDENT: usize = 2;
 
 pub(super) fn lines(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
     let mut lines = vec![head(lock, now)];
     lines.extend(namesake(lock).map(|text| vec![Span::plain("  "), Span::new(&text, Style::Warning)]));
+    let mut lines: Vec<Line> = lines
+        .into_iter()
+        .flat_map(|line| wrapped(line, width, INDENT))
+        .collect();
+    let details = details(lock, now).into_iter();
+    lines.extend(details.flat_map(|line| wrapped(line, width, INDENT + LABEL + 1)));
+    lines.extend(queue(lock, now, width));
+    lines.extend(vanished(lock, now, width));
+    lines.extend(died_waiting(lock, now, width));
+    lines.extend(runs(lock, now, width));
+    lines.extend(marks(lock, width));
+    lines.extend(stray_asks(lock, width));
+    lines
+}
+
+/// Of who has it, or had it last, and of what is to be known besides: a label on each line.
+fn details(lock: &Lock, now: SystemTime) -> Vec<Line> {
+    let mut lines = Vec::new();
     match (lock.state(), lock.queue.first()) {
         (State::Held | State::Handover | State::Frozen, Some(first)) => lines.extend(entry(lock, first)),
         (State::Elsewhere, _) => lines.extend(lock.elsewhere().next().map(opened).unwrap_or_default()),
         (State::Vanished, _) => {
-            if let Some(open) = lock.vanished().next() {
-                let after = lock.held_since(open).map(stamp);
-                let after = after.map(|since| labelled("vanished", &format!("after {since}, when its turn came")));
-                lines.extend(after.into_iter().chain(opened(open)));
+            if let Some(open) = lock.vanished() {
+                lines.extend(lock.held_since(open).map(|since| gone(open, since, now)));
+                lines.extend(opened(open));
+                let delay = format!(
+                    "{}: so long the next run waits before it starts",
+                    span(open.handover_delay())
+                );
+                lines.push(labelled("delay", &delay));
             }
         }
         (State::Free | State::Held | State::Handover | State::Frozen, _) => {}
@@ -54,12 +79,17 @@ pub(super) fn lines(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<L
             &format!("nobody starts until the key {} is deleted", frozen.key),
         ));
     }
-    lines.extend(queue(lock, now, width));
-    lines.extend(vanished(lock, now, width));
-    lines.extend(runs(lock, now, width));
-    lines.extend(marks(lock, width));
-    lines.extend(stray_asks(lock, width));
     lines
+}
+
+/// From when on it may have vanished, and for how long at most it has been away.
+fn gone(open: &Opened, since: SystemTime, now: SystemTime) -> Line {
+    let within = less_than(since, now).map_or(String::new(), |span| format!(", less than {} ago", &span[1..]));
+    let turn = match open.turn {
+        Turn::MayHaveCome => "the run before it ended, if not while it waited",
+        Turn::Came | Turn::NeverCame => "its turn came",
+    };
+    labelled("vanished", &format!("after {}{within}, when {turn}", stamp(since)))
 }
 
 pub(super) fn head(lock: &Lock, now: SystemTime) -> Line {
@@ -76,13 +106,15 @@ pub(super) fn head(lock: &Lock, now: SystemTime) -> Line {
         State::Handover => format!("nobody holds it: {first} comes next, after the hand-over delay"),
         State::Frozen if first.is_empty() => "frozen: nobody holds it, and nobody starts".to_owned(),
         State::Frozen => format!("frozen: nobody holds it: {first} comes next, once it is thawed"),
+        State::Vanished if lock.vanished().is_some_and(|open| open.turn == Turn::MayHaveCome) => {
+            "nobody holds it; somebody vanished (it may have been waiting): its lease ended without a release"
+                .to_owned()
+        }
         State::Vanished => "nobody holds it; the last run vanished: its lease ended without a release".to_owned(),
-        // An overview does not read queues that lie outside of the prefix.
-        State::Elsewhere if lock.marks.is_none() => {
-            let key = lock.lock_key.as_ref().unwrap_or(&lock.name);
+        State::Elsewhere if lock.hidden => {
             format!(
-                "held under a key of its own: look with meshlock status --lock-key {}",
-                typed(key)
+                "held by nobody knows whom: the keys under {} may not be read by this user",
+                lock.key
             )
         }
         State::Elsewhere => "its entry is gone, but its lease lives: it is about to be stopped".to_owned(),
@@ -224,7 +256,7 @@ fn queue(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
     if rows.is_empty() {
         return Vec::new();
     }
-    let mut lines = section("waiting", table(QUEUE, rows, inner(width)));
+    let mut lines = section("waiting", width, table(QUEUE, rows, inner(width)));
     lines.extend(more(lock.length - lock.queue.len(), "behind them"));
     lines
 }
@@ -247,7 +279,7 @@ fn waiter(place: usize, entry: &Entry, now: SystemTime) -> Vec<Span> {
     ]
 }
 
-const VANISHED: &[Column] = &[
+const OPENED: &[Column] = &[
     column("WHO", false, Yields::To(12)),
     column("PROGRAM", false, Yields::To(8)),
     column("PID", true, Yields::Goes(4)),
@@ -259,7 +291,28 @@ const VANISHED: &[Column] = &[
     column("RECORD", false, Yields::Goes(6)),
 ];
 
+/// Beside somebody who is there; else it is told of in full.
 fn vanished(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
+    let beside = lock.vanished().filter(|_| lock.state() != State::Vanished);
+    let doubt = beside.is_some_and(|open| open.turn == Turn::MayHaveCome);
+    let doubt = if doubt { " (it may have been waiting)" } else { "" };
+    let title = format!("vanished{doubt}: no release, and no lease any more; the next to start waits for the delay");
+    open_records(&title, beside, now, width)
+}
+
+fn died_waiting(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
+    let title = "died waiting: never ran; the next to start waits for the delay all the same";
+    let mut lines = open_records(title, lock.died_waiting(), now, width);
+    lines.extend(more(lock.unread.opens, "that were not looked at"));
+    lines
+}
+
+fn open_records<'a>(
+    title: &str,
+    open: impl IntoIterator<Item = &'a Opened>,
+    now: SystemTime,
+    width: Option<usize>,
+) -> Vec<Line> {
     let row = |open: &Opened| {
         let holder = open.holder.as_ref();
         let cell = |text: Option<String>| Span::plain(text.as_deref().unwrap_or(NOTHING));
@@ -275,16 +328,11 @@ fn vanished(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
             Span::plain(&open.key),
         ]
     };
-    let rows: Vec<_> = lock.vanished().map(row).collect();
+    let rows: Vec<_> = open.into_iter().map(row).collect();
     if rows.is_empty() {
         return Vec::new();
     }
-    let mut lines = section(
-        "vanished: no release, and no lease any more; the next to start waits for the delay",
-        table(VANISHED, rows, inner(width)),
-    );
-    lines.extend(more(lock.unread.opens, "that were not looked at"));
-    lines
+    section(title, width, table(OPENED, rows, inner(width)))
 }
 
 /// That there is more than is shown.
@@ -296,7 +344,7 @@ fn runs(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
     if lock.runs.is_empty() {
         return Vec::new();
     }
-    let mut lines = section("last runs", history::lines(&lock.runs, false, now, inner(width)));
+    let mut lines = section("last runs", width, history::lines(&lock.runs, false, now, inner(width)));
     let call = match &lock.lock_key {
         Some(key) => format!("--lock-key {}", typed(key)),
         None => typed(&lock.name),
@@ -312,9 +360,9 @@ fn runs(lock: &Lock, now: SystemTime, width: Option<usize>) -> Vec<Line> {
         lines.push(vec![Span::new("the last of them", Style::Label)]);
         let mut ended = labelled("result", "");
         ended.push(Span::new(&text, style));
-        lines.push(ended);
-        lines.extend(why(run).map(|why| labelled("why", &why)));
-        lines.extend(about(&run.holder));
+        let why = why(run).map(|why| labelled("why", &why));
+        let said = [ended].into_iter().chain(why).chain(about(&run.holder));
+        lines.extend(said.flat_map(|line| wrapped(line, width, INDENT + LABEL + 1)));
     }
     lines
 }
@@ -330,7 +378,11 @@ fn marks(lock: &Lock, width: Option<usize>) -> Vec<Line> {
         return Vec::new();
     }
     let row = |mark: &Mark| vec![Span::name(&mark.name), Span::plain(&mark.value)];
-    let mut lines = section("marks", table(MARKS, marks.iter().map(row).collect(), inner(width)));
+    let mut lines = section(
+        "marks",
+        width,
+        table(MARKS, marks.iter().map(row).collect(), inner(width)),
+    );
     lines.extend(more(lock.unread.marks, "before them"));
     lines
 }
@@ -358,14 +410,15 @@ fn stray_asks(lock: &Lock, width: Option<usize>) -> Vec<Line> {
     }
     let mut lines = section(
         "asked of nobody: no entry has that lease and token; without effect, and there until the key is deleted",
+        width,
         table(STRAY_ASKS, rows, inner(width)),
     );
     lines.extend(more(lock.unread.asks, "that were not looked at"));
     lines
 }
 
-fn section(title: &str, table: Vec<Line>) -> Vec<Line> {
-    let mut lines = vec![vec![Span::new(title, Style::Strong)]];
+fn section(title: &str, width: Option<usize>, table: Vec<Line>) -> Vec<Line> {
+    let mut lines = wrapped(vec![Span::new(title, Style::Strong)], width, INDENT);
     for mut line in table {
         line.insert(0, Span::plain("  "));
         lines.push(line);

@@ -37,8 +37,8 @@ const METRICS: &[Metric] = &[
     },
     Metric {
         name: "meshlock_vanished_runs",
-        help: "Runs whose lease ended without a release, until the next run starts.",
-        value: |lock, _| Some(count(lock.vanished().count())),
+        help: "1 if the last run's lease ended without a release, until the next run starts.",
+        value: |lock, _| Some(truth(lock.vanished().is_some())),
     },
     Metric {
         name: "meshlock_last_run_failed",

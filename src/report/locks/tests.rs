@@ -22,6 +22,7 @@ fn held(life: Life) -> Board {
         namesake: None,
         queue: vec![entry],
         length: 1,
+        hidden: false,
         open: Vec::new(),
         frozen: None,
         runs: Vec::new(),
