@@ -34,6 +34,7 @@ pub async fn examine(connection: &Connection, prefixes: &[String]) -> Facts {
         url: connection.whom(),
         member: Err(fault),
         read: None,
+        write: None,
         lacking: Vec::new(),
         roles: None,
         unknown_user: false,
