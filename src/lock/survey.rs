@@ -301,14 +301,15 @@ impl Glance {
         }
     }
 
-    fn found(mut self) -> Contents {
-        self.opens.retain(|open| !self.tokens.contains(&open.created));
+    fn found(mut self, place: &Place) -> Contents {
+        self.opens
+            .retain(|open| !self.tokens.contains(&open.created) && place.lease(Kind::Open, &open.key).is_some());
         self.opens.sort_by_key(|open| open.created);
         let unread = Unread {
-            opens: self.opens.len().saturating_sub(QUEUE as usize),
+            opens: self.opens.len().saturating_sub(OPENS as usize),
             ..Unread::default()
         };
-        self.opens.truncate(QUEUE as usize);
+        self.opens.truncate(OPENS as usize);
         Contents {
             length: self.tokens.len(),
             hidden: self.hidden,
@@ -348,13 +349,22 @@ async fn least(root: &str, streams: &mut [(Kind, Keys)]) -> Result<Option<String
 /// With the values of the few keys whose values say something.
 async fn filled(etcd: &Etcd, root: &str, mut batch: Vec<(String, Glance)>, revision: i64) -> Result<Vec<Lock>, Fault> {
     read_queues_at_keys(etcd, root, &mut batch, revision).await?;
-    let mut batch: Vec<(String, Contents)> = batch.into_iter().map(|(name, glance)| (name, glance.found())).collect();
+    let mut batch: Vec<(Place, Contents)> = batch
+        .into_iter()
+        .map(|(name, glance)| {
+            let place = Place::found(root, &name);
+            let contents = glance.found(&place);
+            (place, contents)
+        })
+        .collect();
     let items = batch
         .iter_mut()
         .flat_map(|(_, found)| found.queue.iter_mut().chain(&mut found.opens).chain(&mut found.runs));
     fill(etcd, items, revision).await?;
-    let lock = |(name, found): (String, Contents)| Lock::new(&Place::found(root, &name), found);
-    Ok(batch.into_iter().map(lock).collect())
+    Ok(batch
+        .into_iter()
+        .map(|(place, contents)| Lock::new(&place, contents))
+        .collect())
 }
 
 /// They lie outside of the root, where not everybody may read who may read all that is under it.

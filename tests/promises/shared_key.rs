@@ -186,3 +186,18 @@ fn a_key_needs_no_name_before_the_command() {
         .stderr_line(["unknown option"])
         .status(64);
 }
+
+#[test]
+fn what_is_no_open_record_hides_no_run_from_the_overview() {
+    let etcd = Etcd::start();
+    for number in 0..101 {
+        etcd.put(&format!("meshlock/open/=crowded/junk{number}"), "{}");
+    }
+    let holder = hold(&etcd, &["--lock-key", "crowded"], &[]);
+    Meshlock::ask(&etcd, "status")
+        .args(["--check"])
+        .finish()
+        .stderr_line(["crowded (--lock-key): held by "])
+        .status(75);
+    holder.finish().stdout("held\n").success();
+}
