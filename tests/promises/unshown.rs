@@ -104,7 +104,7 @@ fn every_cut_is_told() {
     for (title, more) in [
         ("last runs", "and 3 more in meshlock history many"),
         ("marks", "and 3 more before them"),
-        ("vanished: ", "and 4 more that were not looked at"),
+        ("died waiting: ", "and 4 more that were not looked at"),
     ] {
         let section = shown
             .split_once(&format!("\n{title}"))
@@ -126,7 +126,8 @@ fn every_cut_is_told() {
     let all: Value = serde_json::from_str(&all.any_stdout().success().stdout).expect("JSON");
     schema::assert_valid("status.schema.json", &all);
     let glance = &all["locks"][0];
-    assert_eq!(glance["vanished"].as_array().map(Vec::len), Some(100));
+    let told = |what: &str| glance[what].as_array().map(Vec::len);
+    assert_eq!((told("vanished"), told("died_waiting")), (Some(1), Some(99)));
     assert_eq!(
         (&glance["unread"]["vanished"], &glance["unread"]["marks"]),
         (&904.into(), &Value::Null)

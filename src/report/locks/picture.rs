@@ -113,7 +113,7 @@ pub(super) fn head(lock: &Lock, now: SystemTime) -> Line {
         State::Vanished => "nobody holds it; the last run vanished: its lease ended without a release".to_owned(),
         State::Elsewhere if lock.hidden => {
             format!(
-                "held by nobody knows whom: the keys under {} may not be read by this user",
+                "it is not known who holds it: the keys under {} may not be read by this user",
                 lock.key
             )
         }
