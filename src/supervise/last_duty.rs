@@ -1,7 +1,7 @@
 //! The keeper's last duty: when the guardian is gone, or has not said by the deadline that the tree is
 //! dead, whatever of the tree can still be found is killed. Knows neither lease nor store.
 
-use super::tree::{self, Process};
+use super::tree::{self, Bare, Process};
 use crate::moment::Moment;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -13,8 +13,11 @@ use std::time::Duration;
 /// So many looks in a row must find nothing: a process shows no environment in the midst of an execve(2), and
 /// numbers that begin again at the lowest can pass a look by.
 const EMPTY_LOOKS: u32 = 2;
-/// How often one look turns to those that came while it looked.
-const NEWCOMERS: u32 = 16;
+/// How often one look turns to those that came while it looked: a relay of processes gets away from each with a chance
+/// that is high where the machine is busy.
+const NEWCOMERS: u32 = 64;
+/// How often a process without an environment is looked at again: an execve(2) takes so long.
+const GLANCES: u32 = 4;
 
 /// The list of leases in the environment of every process of a hold, outermost first.
 pub const MARK: &str = "MESHLOCK_HELD_LEASES";
@@ -152,20 +155,17 @@ impl Quarry {
         for _ in 0..NEWCOMERS {
             let mut one_ended = false;
             for pid in tree::all()?.into_iter().filter(|pid| seen.insert(*pid)) {
-                let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-                let marked = carries(&environment, &self.mark);
-                // Without an environment it has ended, or is the kernel's own, another user's or scrubbed.
-                if !marked && !environment.is_empty() {
-                    continue;
-                }
-                match Process::living(pid) {
-                    Ok(Some(process)) if marked => {
-                        found.insert(process);
-                    }
-                    Ok(Some(_)) => {}
-                    // Ours, and gone before it could be killed: the look did not find all.
-                    Ok(None) if marked => outcome = Err(io::ErrorKind::Interrupted.into()),
-                    Ok(None) => one_ended = true,
+                match self.glance(pid) {
+                    Ok(Glance::Another) => {}
+                    Ok(Glance::Ended) => one_ended = true,
+                    Ok(Glance::Marked) => match Process::living(pid) {
+                        Ok(Some(process)) => {
+                            found.insert(process);
+                        }
+                        // Ours, and gone before it could be killed: the look did not find all.
+                        Ok(None) => outcome = Err(io::ErrorKind::Interrupted.into()),
+                        Err(error) => outcome = Err(error),
+                    },
                     Err(error) => outcome = Err(error),
                 }
             }
@@ -175,6 +175,32 @@ impl Quarry {
         }
         outcome
     }
+
+    fn glance(&self, pid: i32) -> io::Result<Glance> {
+        for _ in 0..GLANCES {
+            // Another user's cannot be read.
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            if !environment.is_empty() {
+                let marked = carries(&environment, &self.mark);
+                return Ok(if marked { Glance::Marked } else { Glance::Another });
+            }
+            match tree::bare(pid)? {
+                Bare::Ended => return Ok(Glance::Ended),
+                Bare::Kernel => break,
+                Bare::Other => std::thread::yield_now(),
+            }
+        }
+        Ok(Glance::Another)
+    }
+}
+
+/// What is to be seen of one process.
+enum Glance {
+    Marked,
+    /// Not of the hold, as far as can be told.
+    Another,
+    /// It has ended, and whose it was cannot be told any more.
+    Ended,
 }
 
 /// Adds the living among the machine's processes that are `meant`.

@@ -164,6 +164,45 @@ fn stat(pid: i32) -> io::Result<(char, i32, u64)> {
     parse_stat(&String::from_utf8_lossy(&bytes)).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// What a process without an environment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bare {
+    /// It has ended, or is about to: it runs no more, and may have left a child.
+    Ended,
+    /// The kernel's own.
+    Kernel,
+    /// In the midst of an execve(2), or it has scrubbed its environment.
+    Other,
+}
+
+/// What `pid`, which shows no environment, is.
+///
+/// # Errors
+/// Where it cannot be told.
+pub fn bare(pid: i32) -> io::Result<Bare> {
+    let Some(bytes) = gone_is_none(fs::read(format!("/proc/{pid}/stat")))? else {
+        return Ok(Bare::Ended);
+    };
+    parse_bare(&String::from_utf8_lossy(&bytes)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn parse_bare(text: &str) -> Option<Bare> {
+    /// Of field 9 of /proc/PID/stat, from linux/sched.h.
+    const PF_EXITING: u64 = 0x4;
+    const PF_KTHREAD: u64 = 0x0020_0000;
+    let (_, rest) = text.rsplit_once(") ")?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    let flags: u64 = fields.nth(5)?.parse().ok()?;
+    Some(match state {
+        "Z" | "X" => Bare::Ended,
+        // The memory goes before the process is a zombie.
+        _ if flags & PF_EXITING != 0 => Bare::Ended,
+        _ if flags & PF_KTHREAD != 0 => Bare::Kernel,
+        _ => Bare::Other,
+    })
+}
+
 /// There is no such process, or no longer.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
@@ -213,6 +252,20 @@ mod tests {
         );
         let at_terminal = line.replace("42 42 0 -1", "42 42 34816 -1");
         assert!(parse_ancestor(42, &at_terminal).expect("an ancestor").0.terminal);
+    }
+
+    #[test]
+    fn a_process_that_is_about_to_end_has_ended() {
+        let line = |state: &str, flags: u64| format!("42 (a) b) {state} 7 42 42 0 -1 {flags} 1 0 0 0 0");
+        for (state, flags, what) in [
+            ("S", 4_194_304, Bare::Other),
+            ("R", 4_194_304 | 4, Bare::Ended),
+            ("Z", 4_194_304, Bare::Ended),
+            ("I", 0x0020_8040, Bare::Kernel),
+        ] {
+            assert_eq!(parse_bare(&line(state, flags)), Some(what), "{state} {flags:x}");
+        }
+        assert_eq!(bare(nix::unistd::getpid().as_raw()).expect("/proc"), Bare::Other);
     }
 
     #[test]
