@@ -149,6 +149,8 @@ pub struct Frozen {
     pub by: String,
     pub reason: String,
     created: i64,
+    /// When it came another than the first of now was the first.
+    before_turn: bool,
 }
 
 /// The record of a run.
@@ -281,7 +283,12 @@ impl Lock {
         // A freeze that was there when it became the first keeps it from starting.
         let first_since = first.token.max(self.handed_over());
         let ours = first.holder.is_some();
-        if ours && self.frozen.as_ref().is_some_and(|freeze| freeze.created < first_since) {
+        if ours
+            && self
+                .frozen
+                .as_ref()
+                .is_some_and(|freeze| freeze.before_turn || freeze.created < first_since)
+        {
             State::Frozen
         } else if ours && self.gone().any(|open| open.token < first.token) {
             State::Handover
@@ -300,6 +307,22 @@ impl Lock {
         match (self.state(), self.queue.as_slice()) {
             (State::Held, [_, waiting @ ..]) => waiting,
             (_, all) => all,
+        }
+    }
+
+    /// Where one of ours is the first and there is a freeze, of which no run record tells whether it came before the
+    /// turn: the queue, and the revision at which it tells.
+    pub(super) fn frozen_in_doubt(&self) -> Option<(&str, i64)> {
+        let freeze = self.frozen.as_ref()?;
+        let ours = self.queue.first()?.holder.is_some();
+        (ours && self.state() == State::Held).then_some((&self.key, freeze.created))
+    }
+
+    /// At that revision this entry was the first.
+    pub(super) fn first_at_the_freeze(&mut self, token: i64) {
+        let another = self.queue.first().is_some_and(|first| token < first.token);
+        if let Some(freeze) = self.frozen.as_mut() {
+            freeze.before_turn = another;
         }
     }
 
@@ -497,6 +520,7 @@ impl Frozen {
             by: shown(&freeze.by),
             reason: shown(&freeze.reason),
             created: item.created,
+            before_turn: false,
         }
     }
 }

@@ -39,6 +39,7 @@ pub async fn one(etcd: &Etcd, place: &Place, runs: u32, lives: Lives) -> Result<
         let (mut board, limit) = (whole(etcd, place, runs).await?, lives != Lives::Doubtful);
         ask_about_leases(etcd, &mut board.locks, limit).await?;
         ask_about_turns(etcd, &mut board.locks).await;
+        ask_about_freezes(etcd, &mut board.locks).await;
         looks += 1;
         // Its lease ended after we read the entry: by now somebody else may hold.
         let gone = |lock: &Lock| lock.queue.first().is_some_and(|first| first.life == Life::Gone);
@@ -263,6 +264,7 @@ pub async fn all(etcd: &Etcd, root: &str, lives: Lives) -> Result<Board, Fault> 
     };
     ask_about_leases(etcd, &mut locks, holders).await?;
     ask_about_turns(etcd, &mut locks).await;
+    ask_about_freezes(etcd, &mut locks).await;
     Ok(Board {
         cluster: frozen.cluster,
         revision,
@@ -436,6 +438,24 @@ async fn ask_about_turns(etcd: &Etcd, locks: &mut [Lock]) {
     for (lock, answer) in locks.into_iter().zip(together(asks).await) {
         if let Ok(values) = answer {
             lock.settle(values.iter().any(|value| !value.is_empty()));
+        }
+    }
+}
+
+/// Where one of ours came behind somebody who leaves no record: what has begun before a freeze goes on, what has not is
+/// kept from it. Without an answer it counts as begun.
+async fn ask_about_freezes(etcd: &Etcd, locks: &mut [Lock]) {
+    for lock in locks {
+        let Some((queue, revision)) = lock.frozen_in_doubt() else {
+            continue;
+        };
+        let mut entries = Keys::new(etcd, queue, false, Some(revision));
+        let mut first = None;
+        while let Ok(Some(entry)) = entries.next().await {
+            first = Some(first.map_or(entry.created, |first: i64| first.min(entry.created)));
+        }
+        if let Some(first) = first {
+            lock.first_at_the_freeze(first);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A lock that is shared at a key (`--lock-key`) is another one than that of a name of the same text, and nobody who
 //! looks for either is left to take one for the other.
 
-use crate::harness::{Etcd, Meshlock, Running, schema};
+use crate::harness::{Etcd, Meshlock, Running, eventually, schema, so};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -200,4 +200,26 @@ fn what_is_no_open_record_hides_no_run_from_the_overview() {
         .stderr_line(["crowded (--lock-key): held by "])
         .status(75);
     holder.finish().stdout("held\n").success();
+}
+
+#[test]
+fn who_waits_behind_another_program_while_all_is_frozen_does_not_hold() {
+    let etcd = Etcd::start();
+    etcd.put("cold/1f", "");
+    let mut waiter = Meshlock::ask(&etcd, "run")
+        .args(["--lock-key", "cold", "--", "echo", "held"])
+        .start();
+    eventually("the waiter's entry", || so(etcd.keys("cold/").len() == 2));
+    etcd.put("meshlock/freeze/=cold", r#"{"format":1,"by":"ann"}"#);
+    etcd.del("cold/1f");
+    waiter.wait_for_stderr("frozen by ann");
+    for arguments in [&["--lock-key", "cold"][..], &[]] {
+        let seen = json(&etcd, "status", arguments);
+        assert_eq!(
+            (&seen["locks"][0]["state"], &seen["locks"][0]["held"]),
+            (&"frozen".into(), &false.into())
+        );
+    }
+    etcd.del("meshlock/freeze/=cold");
+    waiter.finish().stdout("held\n").any_stderr().success();
 }
