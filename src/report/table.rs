@@ -66,6 +66,9 @@ pub(super) fn table(columns: &[Column], mut rows: Vec<Vec<Span>>, width: Option<
         // On a screen what says nothing only takes room.
         let says = |at: usize| rows.iter().skip(1).any(|row| row[at].text() != NOTHING);
         shown.retain(|(at, _)| columns[*at].yields.rank().is_none() || says(*at));
+        if over(&shown, width) > 0 {
+            shown.retain(|(at, _)| says(*at));
+        }
         fit(columns, &mut shown, width);
     }
     let last = shown.len().saturating_sub(1);
@@ -86,11 +89,14 @@ pub(super) fn table(columns: &[Column], mut rows: Vec<Vec<Span>>, width: Option<
         .collect()
 }
 
+/// By how much they are too wide together.
+fn over(shown: &[(usize, usize)], width: usize) -> usize {
+    let all: usize = shown.iter().map(|(_, width)| width + GAP).sum();
+    all.saturating_sub(GAP + width)
+}
+
 fn fit(columns: &[Column], shown: &mut Vec<(usize, usize)>, width: usize) {
-    let over = |shown: &[(usize, usize)]| {
-        let all: usize = shown.iter().map(|(_, width)| width + GAP).sum();
-        all.saturating_sub(GAP + width)
-    };
+    let over = |shown: &[(usize, usize)]| over(shown, width);
     let next = |shown: &[(usize, usize)]| {
         let ranks = shown.iter().map(|(at, _)| columns[*at].yields);
         ranks.max_by_key(|yields| yields.rank())
@@ -140,6 +146,19 @@ mod tests {
             |name: &str, number: &str, more: &str| vec![Span::plain(name), Span::plain(number), Span::plain(more)];
         let rows = vec![row("billing-of-all", "7", "much"), row("請求書", "12", "-")];
         paint(&table(COLUMNS, rows, width), false, None)
+    }
+
+    #[test]
+    fn nothing_is_cut_beside_a_column_that_says_nothing() {
+        let columns = [
+            column("NAME", false, Yields::To(6)),
+            column("FOR", true, Yields::Never),
+            column("STATE", false, Yields::Never),
+        ];
+        let row = || vec![Span::plain("billing-of-all"), Span::plain("-"), Span::plain("free")];
+        let drawn = |width| paint(&table(&columns, vec![row()], Some(width)), false, None);
+        assert_eq!(drawn(26), "NAME            FOR  STATE\nbilling-of-all    -  free\n");
+        assert_eq!(drawn(25), "NAME            STATE\nbilling-of-all  free\n");
     }
 
     #[test]
