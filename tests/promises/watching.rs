@@ -67,7 +67,7 @@ fn what_does_not_fit_on_the_screen_is_cut_and_said() {
         etcd.address()
     ));
     let drawn = terminal.expect("… 23 more lines");
-    assert!(drawn.contains("a-rather-lo…"), "{drawn:?}");
+    assert!(drawn.contains("a-rather-long-name-for…"), "{drawn:?}");
     terminal.keys(CTRL_C);
     terminal.expect_prompt();
 }
