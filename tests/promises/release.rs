@@ -4,7 +4,6 @@ use crate::harness::{Etcd, Meshlock, directory, eventually, meshlock, proc, so, 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -119,20 +118,7 @@ fn an_entry_that_was_taken_with_all_its_traces_is_a_loss_and_recorded() {
         eventually("the keeper is stopped", || so(proc::stat(keeper)?.state == 'T'));
         // In one transaction, as an eager `etcdctl del --prefix` does it.
         let open = entry.replace("/lock/", "/open/");
-        let mut txn = etcd.etcdctl_command();
-        let mut txn = txn
-            .arg("txn")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("etcdctl");
-        let deletions = format!("\ndel {entry}\ndel {open}\n\n\n");
-        txn.stdin
-            .take()
-            .expect("a pipe")
-            .write_all(deletions.as_bytes())
-            .expect("written");
-        assert!(txn.wait().expect("etcdctl").success());
+        etcd.txn(&format!("del {entry}\ndel {open}"));
         drop(holder.stdin());
         eventually("the command has ended, and that was said", || {
             so(proc::children(guardian) == [keeper] && proc::stat(guardian)?.state == 'S')

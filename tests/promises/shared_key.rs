@@ -190,8 +190,10 @@ fn a_key_needs_no_name_before_the_command() {
 #[test]
 fn what_is_no_open_record_hides_no_run_from_the_overview() {
     let etcd = Etcd::start();
-    for number in 0..101 {
-        etcd.put(&format!("meshlock/open/=crowded/junk{number}"), "{}");
+    // More than are kept of one lock.
+    for part in 0..11 {
+        let put = |number| format!("put meshlock/open/=crowded/junk{} {{}}", part * 100 + number);
+        etcd.txn(&(0..100).map(put).collect::<Vec<_>>().join("\n"));
     }
     let holder = hold(&etcd, &["--lock-key", "crowded"], &[]);
     Meshlock::ask(&etcd, "status")
@@ -199,6 +201,8 @@ fn what_is_no_open_record_hides_no_run_from_the_overview() {
         .finish()
         .stderr_line(["crowded (--lock-key): held by "])
         .status(75);
+    let seen = json(&etcd, "status", &[]);
+    assert_eq!(seen["locks"][0]["unread"]["vanished"], 0, "nothing was crowded out");
     holder.finish().stdout("held\n").success();
 }
 

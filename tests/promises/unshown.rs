@@ -21,16 +21,7 @@ fn json(etcd: &Etcd, name: &str) -> Value {
 fn put(etcd: &Etcd, keys: impl IntoIterator<Item = String>) {
     let puts: Vec<String> = keys.into_iter().map(|key| format!("put {key} {{}}")).collect();
     for part in puts.chunks(100) {
-        let script = format!("\n{}\n\n\n", part.join("\n"));
-        let mut txn = etcd
-            .etcdctl_command()
-            .arg("txn")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("etcdctl");
-        std::io::Write::write_all(&mut txn.stdin.take().expect("a pipe"), script.as_bytes()).expect("written");
-        assert!(txn.wait().expect("etcdctl").success());
+        etcd.txn(&part.join("\n"));
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::harness::{Etcd, Meshlock, Running, eventually, proc, schema, so, unique};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -460,26 +459,12 @@ fn a_crash_of_many_waiters_does_not_close_the_lock() {
         let put = |number| {
             let value = GONE.replace("\"gone\"", &format!("\"{long}\""));
             format!(
-                "put meshlock/open/crash/{:x} {}\n",
+                "put meshlock/open/crash/{:x} {}",
                 part * 20 + number + 0x1000,
                 value.replace('"', "\\\"")
             )
         };
-        let puts: String = (0..20).map(put).collect();
-        let mut txn = etcd.etcdctl_command();
-        let mut txn = txn
-            .arg("txn")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("etcdctl");
-        let text = format!("\n{puts}\n\n");
-        txn.stdin
-            .take()
-            .expect("a pipe")
-            .write_all(text.as_bytes())
-            .expect("written");
-        assert!(txn.wait().expect("etcdctl").success());
+        etcd.txn(&(0..20).map(put).collect::<Vec<_>>().join("\n"));
     }
     assert_eq!(etcd.keys("meshlock/open/crash/").len(), 200);
     Meshlock::run(&etcd, "crash")

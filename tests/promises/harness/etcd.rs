@@ -294,6 +294,24 @@ impl Client {
         command
     }
 
+    /// All of it at one revision: etcdctl's `put KEY VALUE` and `del KEY`, a line each, 128 at the most.
+    #[track_caller]
+    pub(crate) fn txn(&self, operations: &str) {
+        let mut txn = self
+            .etcdctl_command()
+            .arg("txn")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("etcdctl");
+        // Conditions, then what is to be done, then what else: an empty line ends each.
+        let text = format!("\n{operations}\n\n\n");
+        let mut stdin = txn.stdin.take().expect("a pipe");
+        stdin.write_all(text.as_bytes()).expect("written");
+        drop(stdin);
+        assert!(txn.wait().expect("etcdctl").success(), "{operations}");
+    }
+
     #[track_caller]
     pub(crate) fn put(&self, key: &str, value: &str) {
         self.etcdctl(&["put", "--", key, value]);
