@@ -275,7 +275,14 @@ impl Client {
     /// What etcdctl prints.
     #[track_caller]
     pub(crate) fn etcdctl<S: AsRef<OsStr>>(&self, arguments: &[S]) -> String {
-        let output = self.etcdctl_command().args(arguments).output().expect("etcdctl");
+        // An election on a busy machine takes longer than the five seconds that it waits by itself.
+        let patient = "--command-timeout=60s";
+        let output = self
+            .etcdctl_command()
+            .arg(patient)
+            .args(arguments)
+            .output()
+            .expect("etcdctl");
         assert!(
             output.status.success(),
             "etcdctl {:?}: {}",
