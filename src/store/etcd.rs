@@ -100,12 +100,13 @@ impl Etcd {
     pub async fn grant(&self, lease: i64, ttl: Duration) -> Result<Duration, Fault> {
         let seconds = i64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i64::MAX);
         let granted = self
-            .each(&|mut client: Client| async move {
+            .each(&|client: Arc<Client>| async move {
                 let asked = LeaseGrantOptions::new().with_id(lease);
-                match client.lease_grant(seconds, Some(asked)).await {
+                let mut client = client.lease_client();
+                match client.grant(seconds, Some(asked)).await {
                     Ok(granted) => Ok((cluster(granted.header()), granted.ttl())),
                     Err(error) if fault::status_says(&error, "lease already exists") => {
-                        let there = client.lease_time_to_live(lease, None).await?;
+                        let there = client.time_to_live(lease, None).await?;
                         // -1 where it has run out by now.
                         let granted = if there.ttl() > 0 { there.granted_ttl() } else { 0 };
                         Ok((cluster(there.header()), granted))
@@ -121,10 +122,11 @@ impl Etcd {
     /// to an earlier request, and it ends with its connection. The request that counts is answered within
     /// `within` or not at all; so long may the stream take to open, too.
     pub async fn keep_alive(&self, lease: i64, within: Duration) -> Result<Alive, Fault> {
-        self.once(within * 2, &|mut client: Client| async move {
+        self.once(within * 2, &|client: Arc<Client>| async move {
+            let mut client = client.lease_client();
             // etcd-client reads the first answer itself and drops it, and TTL and term with it. So a second
             // request follows, and counts.
-            let Ok(opened) = timeout(within, client.lease_keep_alive(lease)).await else {
+            let Ok(opened) = timeout(within, client.keep_alive(lease)).await else {
                 return Err(Error::LeaseKeepAliveError("it did not answer in time".to_owned()));
             };
             let (mut keeper, mut answers) = match opened {
@@ -165,8 +167,8 @@ impl Etcd {
 
     /// Ends the lease and all that is bound to it; that it is not there is success.
     pub async fn revoke(&self, lease: i64) -> Result<(), Fault> {
-        self.each(&|mut client: Client| async move {
-            match client.lease_revoke(lease).await {
+        self.each(&|client: Arc<Client>| async move {
+            match client.lease_client().revoke(lease).await {
                 Ok(revoked) => Ok((cluster(revoked.header()), ())),
                 Err(error) if fault::status_says(&error, "requested lease not found") => Ok((None, ())),
                 Err(error) => Err(error),
@@ -261,7 +263,7 @@ impl Etcd {
     /// A call at each endpoint in turn until one answers, all within `--dial-timeout`.
     pub(super) async fn each<T, F, Fut>(&self, call: &F) -> Result<T, Fault>
     where
-        F: Fn(Client) -> Fut,
+        F: Fn(Arc<Client>) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
         let dial_timeout = self.0.settings.dial_timeout;
@@ -298,7 +300,7 @@ impl Etcd {
     /// A call at the current endpoint; after a failure the next one is current.
     async fn once<T, F, Fut>(&self, within: Duration, call: &F) -> Result<T, Fault>
     where
-        F: Fn(Client) -> Fut,
+        F: Fn(Arc<Client>) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
         let at = timeout(within, self.current())
@@ -310,20 +312,20 @@ impl Etcd {
     /// Without a time given, in this endpoint's share of `--dial-timeout`.
     async fn once_at<T, F, Fut>(&self, at: usize, within: Option<Duration>, call: &F) -> Result<T, Fault>
     where
-        F: Fn(Client) -> Fut,
+        F: Fn(Arc<Client>) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
         let answered = self.ask(at, within, call).await;
         if answered.as_ref().is_err_and(fault::is_of_the_password) && self.0.credentials.another_password() {
             self.pool().members[at].connected = None;
-            return self.ask(at, within, call).await;
+            return Box::pin(self.ask(at, within, call)).await;
         }
         answered
     }
 
     async fn ask<T, F, Fut>(&self, at: usize, within: Option<Duration>, call: &F) -> Result<T, Fault>
     where
-        F: Fn(Client) -> Fut,
+        F: Fn(Arc<Client>) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
         let endpoint = &*self.url(at);
@@ -333,10 +335,11 @@ impl Etcd {
             .inspect_err(|_| self.rotate(at, None))?;
         let within = within.unwrap_or_else(|| self.share());
         let answered = timeout(within, async {
-            match call(client.clone()).await {
+            let answered = call(Arc::clone(&client)).await;
+            match answered {
                 Err(error) if fault::token_is_stale(&error) && self.0.settings.user.is_some() => {
                     client.refresh_token().await?;
-                    call(client).await
+                    Box::pin(call(client)).await
                 }
                 outcome => outcome,
             }
@@ -371,15 +374,19 @@ impl Etcd {
         }
     }
 
-    /// The endpoint's client, connected: eagerly, since a lazy channel hides why TLS failed.
+    /// The endpoint's client, connected.
     async fn connected(&self, at: usize, within: Option<Duration>) -> Result<Connected, Fault> {
-        let host = {
-            let member = &self.pool().members[at];
-            if let Some(connected) = &member.connected {
-                return Ok(connected.clone());
-            }
-            Arc::clone(&member.host)
-        };
+        let known = self.pool().members[at].connected.clone();
+        match known {
+            Some(connected) => Ok(connected),
+            // Apart: it takes five times the room of a call, which each call would take for it.
+            None => Box::pin(self.newly_connected(at, within)).await,
+        }
+    }
+
+    /// Eagerly, since a lazy channel hides why TLS failed.
+    async fn newly_connected(&self, at: usize, within: Option<Duration>) -> Result<Connected, Fault> {
+        let host = Arc::clone(&self.pool().members[at].host);
         let url = &*self.url(at);
         let share = || within.unwrap_or_else(|| self.share());
         let places = async {
@@ -391,9 +398,12 @@ impl Etcd {
         let to = Reached::default();
         // Where time is short a black hole must not take that of the next endpoint: TCP alone is quick, or nothing.
         let dialer = Dialer::new(places, within.map(|within| within / 2), to.clone());
-        let client = self.connect(at, dialer, &to);
+        let client = Box::pin(self.connect(at, dialer, &to));
         let client = bounded(url, share(), client).await.inspect_err(|_| host.failed(&to))?;
-        let connected = Connected { client, to };
+        let connected = Connected {
+            client: Arc::new(client),
+            to,
+        };
         self.pool().members[at].connected = Some(connected.clone());
         Ok(connected)
     }
@@ -559,7 +569,7 @@ async fn speaks_tls(url: &str, to: &Reached) -> bool {
 
 /// Opens one stream with a watcher for each and awaits that all are made, keeping what they tell meanwhile.
 async fn open_watch(
-    mut client: Client,
+    client: Arc<Client>,
     watched: Vec<Watched>,
     from: Option<i64>,
 ) -> Answered<(WatchStream, Vec<WatchResponse>)> {
@@ -573,7 +583,7 @@ async fn open_watch(
         }
     });
     let (first, options) = watched.next().ok_or_else(ended)?;
-    let mut stream = client.watch(first, Some(options)).await?;
+    let mut stream = client.watch_client().watch(first, Some(options)).await?;
     for (next, options) in watched {
         stream.watch(next, Some(options)).await?;
     }

@@ -6,6 +6,7 @@ use super::wire::cluster;
 use super::{Fault, If, Op, Txn, fault};
 use crate::moment::Moment;
 use etcd_client::{AlarmAction, AlarmType, Client, GetOptions, ResponseHeader};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a lease still lives, by the word of whoever answered.
@@ -79,9 +80,9 @@ impl Alarm {
 impl Etcd {
     /// What is left of the lease. Asked without its keys, for which newer servers want the right to read them.
     pub async fn lease_left(&self, lease: i64) -> Result<Left, Fault> {
-        self.each(&|mut client: Client| async move {
+        self.each(&|client: Arc<Client>| async move {
             let sent = Moment::now();
-            let answer = client.lease_time_to_live(lease, None).await?;
+            let answer = client.lease_client().time_to_live(lease, None).await?;
             let left = Left {
                 sent,
                 left: seconds_granted(answer.ttl()),
@@ -94,9 +95,9 @@ impl Etcd {
     }
 
     pub async fn status(&self) -> Result<Status, Fault> {
-        self.each(&|mut client: Client| async move {
+        self.each(&|client: Arc<Client>| async move {
             let sent = Moment::now();
-            let answer = client.status().await?;
+            let answer = client.maintenance_client().status().await?;
             let bytes = |count: i64| u64::try_from(count).unwrap_or(0);
             let header = answer.header();
             let status = Status {
@@ -120,8 +121,8 @@ impl Etcd {
     }
 
     pub async fn membership(&self) -> Result<Membership, Fault> {
-        self.each(&|mut client: Client| async move {
-            let answer = client.member_list().await?;
+        self.each(&|client: Arc<Client>| async move {
+            let answer = client.cluster_client().member_list().await?;
             let peers = answer.members().iter().map(|member| Peer {
                 id: member.id(),
                 name: member.name().to_owned(),
@@ -140,8 +141,11 @@ impl Etcd {
     }
 
     pub async fn alarms(&self) -> Result<Vec<Alarm>, Fault> {
-        self.each(&|mut client: Client| async move {
-            let answer = client.alarm(AlarmAction::Get, AlarmType::None, None).await?;
+        self.each(&|client: Arc<Client>| async move {
+            let answer = client
+                .maintenance_client()
+                .alarm(AlarmAction::Get, AlarmType::None, None)
+                .await?;
             let alarms = answer.alarms().iter().filter_map(|raised| match raised.alarm() {
                 AlarmType::Nospace => Some(Alarm::NoSpace),
                 AlarmType::Corrupt => Some(Alarm::Corrupt),
@@ -154,8 +158,8 @@ impl Etcd {
 
     /// The roles of the user, who may always ask that of himself; `None` where there is no such user.
     pub async fn roles(&self, user: &str) -> Result<Option<Vec<String>>, Fault> {
-        self.each(&|mut client: Client| async move {
-            match client.user_get(user).await {
+        self.each(&|client: Arc<Client>| async move {
+            match client.auth_client().user_get(user).await {
                 Ok(answer) => Ok((cluster(answer.header()), Some(answer.roles().to_vec()))),
                 Err(error) if fault::status_says(&error, fault::NO_SUCH_USER) => Ok((None, None)),
                 Err(error) => Err(error),
@@ -167,9 +171,9 @@ impl Etcd {
     /// A linearizable read of the whole prefix, of which at most one key comes back: succeeds with the right to read all
     /// of it, and where a majority answers.
     pub async fn may_read(&self, prefix: &str) -> Result<(), Fault> {
-        self.each(&|mut client: Client| async move {
+        self.each(&|client: Arc<Client>| async move {
             let one = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
-            let answer = client.get(prefix, Some(one)).await?;
+            let answer = client.kv_client().get(prefix, Some(one)).await?;
             Ok((cluster(answer.header()), ()))
         })
         .await

@@ -7,6 +7,7 @@ use super::wire::{self, cluster};
 use super::{Answer, Fault, Found, Item, Op, Read, Txn, fault};
 use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use tokio::task::JoinSet;
 
 /// Keys in one answer. Servers before 3.5 go through all that is left of a range for each page of it, so these are
@@ -204,17 +205,17 @@ impl Etcd {
     async fn some_values(&self, keys: &[String], revision: i64) -> Result<Option<Vec<Vec<u8>>>, Fault> {
         let get = |key: &String| TxnOp::get(key.clone(), Some(GetOptions::new().with_revision(revision)));
         let txn = etcd_client::Txn::new().and_then(keys.iter().map(get).collect::<Vec<_>>());
-        Box::pin(self.each(&|mut client: Client| {
+        Box::pin(self.each(&|client: Arc<Client>| {
             let txn = txn.clone();
-            async move { fits(client.txn(txn).await.map(|answer| values(&answer))) }
+            async move { fits(client.kv_client().txn(txn).await.map(|answer| values(&answer))) }
         }))
         .await
     }
 
     async fn range(&self, first: &[u8], options: GetOptions) -> Result<Option<Page>, Fault> {
-        Box::pin(self.each(&|mut client: Client| {
+        Box::pin(self.each(&|client: Arc<Client>| {
             let options = options.clone();
-            async move { fits(client.get(first, Some(options)).await.map(page)) }
+            async move { fits(client.kv_client().get(first, Some(options)).await.map(page)) }
         }))
         .await
     }

@@ -39,7 +39,8 @@ pub(super) struct Member {
 
 #[derive(Clone)]
 pub(super) struct Connected {
-    pub(super) client: Client,
+    /// Shared, since it is as large as a page.
+    pub(super) client: Arc<Client>,
     pub(super) to: Reached,
 }
 

@@ -5,12 +5,13 @@ use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, PutOptions, ResponseHeader, SortOrder, SortTarget,
     TxnOp, TxnOpResponse,
 };
+use std::sync::Arc;
 
 /// What an answer gives beside the id of the cluster that gave it.
 pub(super) type Answered<T> = Result<(Option<u64>, T), Error>;
 
-pub(super) async fn commit(mut client: Client, txn: etcd_client::Txn) -> Answered<Answer> {
-    let response = client.txn(txn).await?;
+pub(super) async fn commit(client: Arc<Client>, txn: etcd_client::Txn) -> Answered<Answer> {
+    let response = client.kv_client().txn(txn).await?;
     let header = response.header();
     let reads = response.op_responses().into_iter().filter_map(|done| match done {
         TxnOpResponse::Get(mut found) => Some(Found {
