@@ -103,7 +103,7 @@ pub enum FromKeeper {
 }
 
 /// The longest text in a message, in characters. More than a line on the screen has, and little enough for
-/// `supervise::link`'s longest message even where JSON has six bytes for each.
+/// a socket's buffer even where JSON has six bytes for each.
 const TEXT_LIMIT: usize = 2500;
 /// Of one that comes with an [`Asked`], or in a record.
 const SHORTER: usize = 1800;

@@ -21,8 +21,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::LocalOptions;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use tokio::task::{AbortHandle, spawn_local};
 
 /// What the keeper is given over the fork.
 pub struct Task {
@@ -48,10 +49,10 @@ pub fn keep(task: Task) -> ! {
             .enable_time()
             // Names are looked up on a thread, and where none can be made tokio panics: the first one stays.
             .thread_keep_alive(Duration::from_secs(u32::MAX.into()))
-            .build()
+            // One thread: the tasks share it, so nothing need be Send.
+            .build_local(LocalOptions::default())
     {
-        // One thread: the tasks share it, so nothing need be Send.
-        LocalSet::new().block_on(&runtime, async {
+        runtime.block_on(async {
             if let Ok(mut running) = Loop::new(task) {
                 running.run().await;
             }
@@ -63,8 +64,8 @@ pub fn keep(task: Task) -> ! {
 /// Lets go of everything that belongs to the caller, and cannot be hit by what is meant for the guardian.
 fn prepare(task: &Task) -> Result<(), nix::errno::Errno> {
     nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    sys::ignore_all();
-    nix::sys::signal::SigSet::empty().thread_set_mask()?;
+    // For good, and the threads to come with it: one call where to ignore each takes sixty.
+    nix::sys::signal::SigSet::all().thread_set_mask()?;
     // Another name than the guardian's: killall and pkill are to hit that one alone.
     sys::set_name(c"mlkeeper");
     // Passwords and keys are in our memory. Nobody inherits this from us, as the command would from the guardian.
@@ -166,13 +167,19 @@ impl Loop {
             let due = self.state.wake_at(&self.task.policy);
             self.alarm.get_mut().set(due.into_iter().chain(retry).min());
             if let Some(event) = self.next().await {
+                let rests = matches!(event, Event::WatchReady | Event::Renewal { .. });
                 self.step(event);
+                // A waiter or a holder is at rest after these, and keeps what it does not need for long.
+                if rests {
+                    sys::shed_stack();
+                }
             }
             for line in self.queue.notices() {
                 self.tell(FromKeeper::Notice(line));
             }
         }
-        self.end().await;
+        // Apart, or its room would be taken from the start.
+        Box::pin(self.end()).await;
     }
 
     fn step(&mut self, event: Event) {
@@ -312,6 +319,9 @@ impl Loop {
         }
     }
 
+    // This one, `renew` and `watch` are out of line: the room that each takes to make its task, of 6 KiB, would be taken
+    // together wherever one of them is called.
+    #[inline(never)]
     fn send(&mut self, request: Request) {
         if request == Request::Grant {
             self.fresh_lease();
@@ -359,6 +369,7 @@ impl Loop {
         self.quarry.mark = format!("{:x}", self.lease);
     }
 
+    #[inline(never)]
     fn renew(&mut self) {
         let (queue, lease, rules) = (self.queue.clone(), self.lease, *self.state.rules());
         let Some(token) = self.state.token() else { return };
@@ -370,6 +381,7 @@ impl Loop {
         });
     }
 
+    #[inline(never)]
     fn watch(&mut self, watched: Watched) {
         if let Some(task) = self.watch_task.take() {
             task.abort();

@@ -93,6 +93,7 @@ fn split(mut settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i3
     let (signals, inherited) = Signals::take()?;
     let shared = Shared::new()?;
     let (link, keepers_link) = Link::pair()?;
+    sys::shed_stack();
     // Before any thread exists; the keeper starts its runtime on its own side.
     let Some(keeper) = sys::fork()? else {
         drop(link);
@@ -122,7 +123,8 @@ fn split(mut settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i3
         asked: settings.asked,
         rules,
         strangers,
-        exec: &|hold| exec(&settings, hold, !terminal),
+        exec: exec(&mut settings, !terminal),
+        variables: &|hold| held(&settings, hold),
         say: &|level, line| match level {
             Level::Verbose => reporter.verbose(line),
             Level::Progress => reporter.progress(line),
@@ -204,12 +206,11 @@ fn has_terminal() -> bool {
     open(c"/dev/tty", flags, nix::sys::stat::Mode::empty()).is_ok()
 }
 
-/// The command with the hold in its environment.
-fn exec(settings: &Run, hold: &Hold, own_group: bool) -> Exec {
-    let added = held(settings, hold);
-    let mut environment: Vec<(OsString, OsString)> = settings.environment.clone();
-    environment.retain(|(name, _)| added.iter().all(|(new, _)| name != new));
-    environment.extend(added.into_iter().map(|(name, value)| (name.into(), value)));
+/// The command, made while the keeper is under way to etcd. What it is to learn of its hold is not in its environment
+/// yet, and what it would have learned of one around it no more.
+fn exec(settings: &mut Run, own_group: bool) -> Exec {
+    let mut environment = std::mem::take(&mut settings.environment);
+    environment.retain(|(name, _)| HELD.iter().all(|held| name != held));
     let path = environment
         .iter()
         .find(|(name, _)| name == "PATH")
@@ -222,22 +223,28 @@ fn exec(settings: &Run, hold: &Hold, own_group: bool) -> Exec {
             .iter()
             .filter_map(|argument| c_string(argument.clone()))
             .collect(),
-        environment: environment
-            .iter()
-            .filter_map(|(name, value)| {
-                let mut variable = name.clone();
-                variable.push("=");
-                variable.push(value);
-                c_string(variable)
-            })
-            .collect(),
+        environment: environment.into_iter().filter_map(variable).collect(),
         own_group,
     }
 }
 
-/// What the command learns of its hold. The innermost lock wins, but a process belongs to every hold
+/// The variables by which the command learns of its hold.
+const HELD: [&str; 10] = [
+    "MESHLOCK_HELD_NAME",
+    "MESHLOCK_HELD_TOKEN",
+    "MESHLOCK_HELD_KEY",
+    MARK,
+    "MESHLOCK_HELD_CLUSTER",
+    "MESHLOCK_HELD_ENDPOINTS",
+    held::ALL,
+    "MESHLOCK_HELD_PREFIX",
+    "ETCD_LOCK_KEY",
+    "ETCD_LOCK_REV",
+];
+
+/// Their values, in their order. The innermost lock wins, but a process belongs to every hold
 /// around it: the leases are a list.
-fn held(settings: &Run, hold: &Hold) -> [(&'static str, OsString); 10] {
+fn held(settings: &Run, hold: &Hold) -> Vec<CString> {
     let leases: Vec<String> = settings
         .outer_leases
         .iter()
@@ -253,18 +260,27 @@ fn held(settings: &Run, hold: &Hold) -> [(&'static str, OsString); 10] {
         cluster: format!("{:x}", hold.cluster),
         reach: settings.reach.clone(),
     };
-    [
-        ("MESHLOCK_HELD_NAME", settings.place.name.clone().into()),
-        ("MESHLOCK_HELD_TOKEN", hold.token.to_string().into()),
-        ("MESHLOCK_HELD_KEY", hold.key.clone().into()),
-        (MARK, leases.join(":").into()),
-        ("MESHLOCK_HELD_CLUSTER", format!("{:x}", hold.cluster).into()),
-        ("MESHLOCK_HELD_ENDPOINTS", endpoints.join(",").into()),
-        (held::ALL, held::list(&settings.outer_holds, &own).into()),
-        ("MESHLOCK_HELD_PREFIX", settings.prefix.clone().into()),
-        ("ETCD_LOCK_KEY", hold.key.clone().into()),
-        ("ETCD_LOCK_REV", hold.token.to_string().into()),
-    ]
+    let values: [OsString; HELD.len()] = [
+        settings.place.name.clone().into(),
+        hold.token.to_string().into(),
+        hold.key.clone().into(),
+        leases.join(":").into(),
+        format!("{:x}", hold.cluster).into(),
+        endpoints.join(",").into(),
+        held::list(&settings.outer_holds, &own).into(),
+        settings.prefix.clone().into(),
+        hold.key.clone().into(),
+        hold.token.to_string().into(),
+    ];
+    let set = |(name, value): (&str, OsString)| variable((name.into(), value));
+    HELD.into_iter().zip(values).filter_map(set).collect()
+}
+
+/// As it stands in an environment.
+fn variable((mut name, value): (OsString, OsString)) -> Option<CString> {
+    name.push("=");
+    name.push(value);
+    c_string(name)
 }
 
 /// The files that execvp(3) would try.

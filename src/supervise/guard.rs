@@ -45,8 +45,10 @@ pub struct Task<'a> {
     pub rules: Rules,
     /// Children that were there before us (`exec meshlock` in a script): no part of the tree.
     pub strangers: BTreeSet<i32>,
-    /// What to execute for a hold.
-    pub exec: &'a dyn Fn(&Hold) -> Exec,
+    /// The command.
+    pub exec: Exec,
+    /// What it is told of a hold, in its environment.
+    pub variables: &'a dyn Fn(&Hold) -> Vec<CString>,
     /// Prints a line; must not block.
     pub say: &'a dyn Fn(Level, &str),
     /// Keeps a line current, or with `None` takes it away; must not block.
@@ -89,8 +91,6 @@ struct Command {
     own_group: bool,
     /// Until exec has succeeded or failed.
     exec_error: Option<OwnedFd>,
-    /// What was tried for it.
-    files: Vec<CString>,
     ended: bool,
 }
 
@@ -315,8 +315,9 @@ impl<'a> Loop<'a> {
 
     fn start(&mut self, hold: &Hold) -> Option<Event> {
         self.acquired = Some(SystemTime::now());
-        let exec = (self.task.exec)(hold);
-        match sys::spawn(&exec, &self.task.inherited, &signals::CHANGED) {
+        let exec = &self.task.exec;
+        let variables = (self.task.variables)(hold);
+        match sys::spawn(exec, &variables, &self.task.inherited, &signals::CHANGED) {
             Ok(spawned) => {
                 let group = exec.own_group.then(|| spawned.pid.as_raw());
                 self.task.link.send(&FromGuardian::Started { group });
@@ -324,7 +325,6 @@ impl<'a> Loop<'a> {
                     pid: spawned.pid,
                     own_group: exec.own_group,
                     exec_error: Some(spawned.exec_error),
-                    files: exec.candidates,
                     ended: false,
                 });
                 if self.task.verbose {
@@ -363,7 +363,7 @@ impl<'a> Loop<'a> {
         let errno = Errno::from_raw(i32::from_ne_bytes(bytes));
         // execve(2) says the same of a missing file and of a missing interpreter in its first line.
         let there = |file: &CString| nix::unistd::access(file.as_c_str(), AccessFlags::F_OK).is_ok();
-        let why = if errno == Errno::ENOENT && command.files.iter().any(there) {
+        let why = if errno == Errno::ENOENT && self.task.exec.candidates.iter().any(there) {
             "its interpreter was not found"
         } else {
             errno.desc()

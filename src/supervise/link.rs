@@ -11,10 +11,6 @@ use serde::de::DeserializeOwned;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-/// Longer than any message: names have at most 255 bytes, owner and reason a KiB, and the texts are lines.
-/// Small enough to be taken from a heap that is there already.
-const LONGEST: usize = 16 * 1024;
-
 /// One end of the link.
 #[derive(Debug)]
 pub struct Link {
@@ -52,14 +48,21 @@ impl Link {
     }
 
     pub fn receive<M: DeserializeOwned>(&self) -> Incoming<M> {
-        let mut buffer = vec![0; LONGEST];
+        // Its length first (recv(2)): a buffer for the longest would stay with every waiter.
+        let length = |flags| recv(self.socket.as_raw_fd(), &mut [], flags);
+        let next = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
         loop {
-            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-                Ok(0) => return Incoming::Closed,
+            let read = length(next).and_then(|length| {
+                let mut buffer = vec![0; length];
+                let read = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT);
+                read.map(|_| buffer)
+            });
+            match read {
+                Ok(buffer) if buffer.is_empty() => return Incoming::Closed,
                 // A message that does not parse cannot come from our own other half; passing over it is
                 // safe, since nothing is ever permitted by the lack of one.
-                Ok(length) => {
-                    if let Ok(message) = serde_json::from_slice(&buffer[..length]) {
+                Ok(buffer) => {
+                    if let Ok(message) = serde_json::from_slice(&buffer) {
                         return Incoming::Message(message);
                     }
                 }

@@ -97,16 +97,6 @@ pub fn ignore(signal: Signal) {
     disposition(signal as i32, libc::SIG_IGN);
 }
 
-/// Ignores every signal that can be ignored, the real-time ones too.
-pub fn ignore_all() {
-    for signal in 1..=64 {
-        // SIGCHLD stays: ignoring it would make waitpid(2) fail. KILL and STOP are refused by the kernel.
-        if signal != libc::SIGCHLD {
-            disposition(signal, libc::SIG_IGN);
-        }
-    }
-}
-
 fn disposition(signal: i32, handler: libc::sighandler_t) {
     // SAFETY: an all-zero sigaction is a valid value: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -217,6 +207,22 @@ impl Page {
 // ---------------------------------------------------------------------------------------------
 // Processes.
 
+/// Gives back to the kernel what the stack once took and uses no more: the command line's reader goes 50 KiB deep, and a
+/// waiter would keep that for as long as it waits. To be called from the main thread.
+#[inline(never)] // what is below its own frame is below everybody's
+pub fn shed_stack() {
+    const PAGE: usize = 4096;
+    /// As deep as anything here goes.
+    const DEPTH: usize = 512 * 1024;
+    let here = 0u8;
+    // The page below is left alone: it may hold the rest of this frame, and madvise's.
+    let end = (&raw const here).addr() / PAGE * PAGE - PAGE;
+    // SAFETY: below the frame of the function that runs nothing is in use, and a page that is touched again is there
+    // again, empty. Where the stack's mapping is shorter there is nothing that could be hit: others are put no nearer to
+    // its top than 128 MiB (MIN_GAP in the kernel's mmap_base()), and madvise(2) passes over what is not mapped.
+    unsafe { libc::madvise(ptr::without_provenance_mut(end - DEPTH), DEPTH, libc::MADV_DONTNEED) };
+}
+
 /// Forks: `None` in the child. To be called while there is but one thread.
 pub fn fork() -> Result<Option<Pid>, Errno> {
     // SAFETY: with one thread the child may do all that the parent may.
@@ -232,6 +238,7 @@ pub struct Exec {
     /// The files to try in turn, as execvp(3) finds them along PATH.
     pub candidates: Vec<CString>,
     pub arguments: Vec<CString>,
+    /// Without what is known only when it starts.
     pub environment: Vec<CString>,
     /// In a process group of its own; else in ours.
     pub own_group: bool,
@@ -245,18 +252,15 @@ pub struct Spawned {
     pub exec_error: OwnedFd,
 }
 
-/// Forks the command off. To be called from the main thread, since the death signal is bound to the
-/// thread that forks (prctl(2)).
-pub fn spawn(exec: &Exec, inherited: &Inherited, changed: &[Signal]) -> Result<Spawned, Errno> {
-    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
-        strings
-            .iter()
-            .map(|string| string.as_ptr())
-            .chain([ptr::null()])
-            .collect()
+/// Forks the command off, with these variables besides. To be called from the main thread, since the death signal is
+/// bound to the thread that forks (prctl(2)).
+pub fn spawn(exec: &Exec, variables: &[CString], inherited: &Inherited, changed: &[Signal]) -> Result<Spawned, Errno> {
+    let pointers = |strings: &[CString], more: &[CString]| -> Vec<*const libc::c_char> {
+        let strings = strings.iter().chain(more).map(|string| string.as_ptr());
+        strings.chain([ptr::null()]).collect()
     };
-    let arguments = pointers(&exec.arguments);
-    let environment = pointers(&exec.environment);
+    let arguments = pointers(&exec.arguments, &[]);
+    let environment = pointers(&exec.environment, variables);
     // A script without "#!" runs under sh, as execvp(3) does it; flock(1) and timeout(1) behave so.
     let shell = c"/bin/sh";
     let mut script = vec![shell.as_ptr(), ptr::null()];
