@@ -30,6 +30,8 @@ fn main() {
     });
 }
 
+/// Out of line, or its frame, of the size of all settings of all commands, would lie below the parser's.
+#[inline(never)]
 fn obey(command: Command) -> Exit {
     let environment = Environment::inherited();
     // The guardian's limit is its command's too; all others have no child that would inherit it.

@@ -37,10 +37,8 @@ pub fn parse(words: Vec<OsString>) -> Result<Command, clap::Error> {
 
 fn understood(words: &[OsString]) -> Result<Command, clap::Error> {
     let mut command = words.get(1).and_then(|word| alone(word)).unwrap_or_else(Cli::command);
-    let understood = command.try_get_matches_from_mut(words);
-    // To take it apart would take as long as to build it, and the process is over soon, or keeps little else.
-    std::mem::forget(command);
-    Ok(Cli::from_arg_matches(&understood?)?.command)
+    let understood = command.try_get_matches_from_mut(words)?;
+    Ok(Cli::from_arg_matches(&understood)?.command)
 }
 
 /// Adds a subcommand's arguments.
@@ -56,11 +54,14 @@ const SUBCOMMANDS: &[(&str, Augment)] = &[
     ("config", Config::augment_args),
 ];
 
-/// The definition with one subcommand alone. To build the others takes longer than all else before the first
-/// connection.
-fn alone(subcommand: &OsStr) -> Option<clap::Command> {
-    let (name, augment) = SUBCOMMANDS.iter().find(|(name, _)| subcommand == *name)?;
+/// The definition with what the first word asks for alone. To build the others takes longer than all else before the
+/// first connection.
+fn alone(first: &OsStr) -> Option<clap::Command> {
     let command = clap::Command::new(env!("CARGO_PKG_NAME")).version(env!("CARGO_PKG_VERSION"));
+    if first == "--version" || first == "-V" {
+        return Some(command);
+    }
+    let (name, augment) = SUBCOMMANDS.iter().find(|(name, _)| first == *name)?;
     Some(command.subcommand(augment(clap::Command::new(*name))))
 }
 

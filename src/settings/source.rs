@@ -1,6 +1,7 @@
 //! Where a setting comes from: flags before `MESHLOCK_*` before `ETCDCTL_*` before the configuration files. Every
 //! complaint names the flag, the variable or the line that it is about. Knows no single setting.
 
+use super::connection::SHARED_WITH_ETCDCTL;
 use super::file::{Files, Part};
 use crate::outcome::{Failure, FailureKind};
 use std::cell::RefCell;
@@ -8,6 +9,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, IsTerminal as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// The environment as data: read once, at the start.
@@ -15,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub struct Environment {
     variables: Vec<(OsString, OsString)>,
     ours: bool,
-    /// Somebody may sit at the terminal and be asked.
+    /// Whoever sits at the terminal may be asked.
     attended: bool,
 }
 
@@ -25,8 +27,7 @@ impl Environment {
         Self {
             variables: env::vars_os().collect(),
             ours: true,
-            // Not under cron, and not where something else than a person is to be read.
-            attended: io::stdin().is_terminal(),
+            attended: true,
         }
     }
 
@@ -45,8 +46,10 @@ impl Environment {
         self.ours
     }
 
-    pub(super) const fn is_attended(&self) -> bool {
-        self.attended
+    /// Not under cron, and not where something else than a person is to be read. Looked at only where it matters: the
+    /// standard library has a large buffer ready for whoever asks for its standard input.
+    pub(super) fn is_attended(&self) -> bool {
+        self.attended && io::stdin().is_terminal()
     }
 
     /// The same, where nobody is to be asked.
@@ -167,13 +170,20 @@ pub(super) struct Sources<'a> {
     pub files: &'a Files,
     /// Whose table in the files counts.
     lock: Option<&'a str>,
+    /// The variables that can be settings: each is asked for some fifty times.
+    variables: Vec<(Layer, &'a OsStr, &'a OsStr)>,
     /// What was found elsewhere than on the command line: setting, value, place.
     told: RefCell<Vec<[String; 3]>>,
 }
 
 impl<'a> Sources<'a> {
     pub(super) fn new(environment: &'a Environment, files: &'a Files, lock: Option<&'a OsStr>) -> Self {
+        let variables = environment.iter().filter_map(|(name, value)| {
+            let (layer, _) = PROGRAMS.iter().find(|(_, prefix)| starts(name, prefix))?;
+            Some((*layer, name, value))
+        });
         Self {
+            variables: variables.collect(),
             environment,
             files,
             // No table has a name that is not UTF-8.
@@ -228,22 +238,20 @@ impl<'a> Sources<'a> {
         self.variable(flag).or_else(|| self.in_a_file(flag))
     }
 
-    /// `some-option` in `MESHLOCK_SOME_OPTION`, or for a setting that etcdctl has too, in etcdctl's variable.
+    /// `some-option` in `MESHLOCK_SOME_OPTION`, or for a setting that etcdctl has too, in etcdctl's variable. The first
+    /// of that name, as `getenv(3)` finds it; an empty variable is an unset one.
     pub(super) fn variable(&self, flag: &str) -> Option<Found<&'a OsStr>> {
-        let upper = flag.replace('-', "_").to_ascii_uppercase();
-        let etcdctl = super::connection::SHARED_WITH_ETCDCTL.contains(&upper.as_str());
-        [
-            (Layer::Meshlock, "MESHLOCK", true),
-            (Layer::Etcdctl, "ETCDCTL", etcdctl),
-        ]
-        .into_iter()
-        .filter(|(.., asked)| *asked)
-        .find_map(|(layer, program, _)| {
-            let place = format!("{program}_{upper}");
-            let value = self.environment.get(&place)?;
+        let shared = || SHARED_WITH_ETCDCTL.iter().any(|name| spells(name.as_bytes(), flag));
+        PROGRAMS.iter().find_map(|(layer, prefix)| {
+            let named = |name: &OsStr| spells(&name.as_bytes()[prefix.len()..], flag);
+            let mut of_layer = self.variables.iter().filter(|(of, ..)| of == layer);
+            let &(_, name, value) = of_layer.find(|(_, name, _)| named(name))?;
+            if value.is_empty() || (*layer == Layer::Etcdctl && !shared()) {
+                return None;
+            }
             let source = Source {
-                layer,
-                place,
+                layer: *layer,
+                place: name.to_string_lossy().into_owned(),
                 key: None,
             };
             Some(Found { source, value })
@@ -262,6 +270,19 @@ impl<'a> Sources<'a> {
             value: &entry.value,
         })
     }
+}
+
+/// Whose variables are settings, and how their names begin.
+const PROGRAMS: [(Layer, &str); 2] = [(Layer::Meshlock, "MESHLOCK_"), (Layer::Etcdctl, "ETCDCTL_")];
+
+fn starts(name: &OsStr, prefix: &str) -> bool {
+    name.as_bytes().starts_with(prefix.as_bytes())
+}
+
+/// Whether `SOME_OPTION` is `some-option`.
+fn spells(name: &[u8], flag: &str) -> bool {
+    let letter = |byte: u8| if byte == b'-' { b'_' } else { byte.to_ascii_uppercase() };
+    name.len() == flag.len() && name.iter().zip(flag.bytes()).all(|(name, flag)| *name == letter(flag))
 }
 
 /// What may be shown of a setting: no password.

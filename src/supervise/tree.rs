@@ -126,10 +126,7 @@ pub fn ancestry(pid: i32) -> impl Iterator<Item = Ancestor> {
     let mut next = Some(pid).filter(|pid| *pid > 0);
     std::iter::from_fn(move || {
         let pid = next?;
-        // The line is shorter by far, and a program's name need not be UTF-8.
-        let mut line = [0; 1024];
-        let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut line).ok()?;
-        let (ancestor, parent) = parse_ancestor(pid, &String::from_utf8_lossy(&line[..length]))?;
+        let (ancestor, parent) = parse_ancestor(pid, &stat_line(pid).ok()?)?;
         next = Some(parent).filter(|parent| *parent > 0);
         Some(ancestor)
     })
@@ -159,9 +156,15 @@ pub fn group(pid: i32) -> Option<i32> {
 
 /// State, parent and start time. The program's name, in parentheses, may itself hold parentheses and blanks.
 fn stat(pid: i32) -> io::Result<(char, i32, u64)> {
-    // Not as text: a program's name need not be UTF-8.
-    let bytes = fs::read(format!("/proc/{pid}/stat"))?;
-    parse_stat(&String::from_utf8_lossy(&bytes)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    parse_stat(&stat_line(pid)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// In one read: the kernel makes the whole line at once, and with all 52 numbers as long as they can be it is shorter.
+fn stat_line(pid: i32) -> io::Result<String> {
+    let mut line = [0; 2048];
+    let length = File::open(format!("/proc/{pid}/stat"))?.read(&mut line)?;
+    // A program's name need not be UTF-8.
+    Ok(String::from_utf8_lossy(&line[..length]).into_owned())
 }
 
 /// What a process without an environment is.
@@ -180,10 +183,10 @@ pub enum Bare {
 /// # Errors
 /// Where it cannot be told.
 pub fn bare(pid: i32) -> io::Result<Bare> {
-    let Some(bytes) = gone_is_none(fs::read(format!("/proc/{pid}/stat")))? else {
+    let Some(line) = gone_is_none(stat_line(pid))? else {
         return Ok(Bare::Ended);
     };
-    parse_bare(&String::from_utf8_lossy(&bytes)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    parse_bare(&line).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn parse_bare(text: &str) -> Option<Bare> {
