@@ -149,9 +149,11 @@ fn cut(text: String, limit: usize) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FromGuardian {
     Claimed,
-    /// The command has been forked; `group` is its process group where it has one of its own.
+    /// The command has been forked, as this process.
     Started {
-        group: Option<i32>,
+        pid: i32,
+        /// It leads a process group of its own.
+        own_group: bool,
     },
     /// The command ended by itself: what it left running is no longer this hold's business.
     CommandEnded,

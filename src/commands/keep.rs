@@ -52,10 +52,16 @@ pub fn keep(task: Task) -> ! {
             // One thread: the tasks share it, so nothing need be Send.
             .build_local(LocalOptions::default())
     {
+        // As a task: to wake what is blocked on takes a write to an eventfd(2) and a turn of epoll(7) for it.
         runtime.block_on(async {
-            if let Ok(mut running) = Loop::new(task) {
-                running.run().await;
-            }
+            let running = spawn_local(async {
+                if let Ok(mut running) = Loop::new(task) {
+                    running.run().await;
+                }
+            });
+            running.await.ok();
+            // At once: nobody is left for whom anything would have to be taken apart.
+            sys::exit_now(0)
         });
     }
     sys::exit_now(0)
@@ -248,7 +254,7 @@ impl Loop {
         for words in &said {
             match words {
                 FromGuardian::Claimed => self.claimed_at = Some(SystemTime::now()),
-                FromGuardian::Started { group } => self.quarry.set_group(*group),
+                FromGuardian::Started { pid, own_group } => self.quarry.started(*pid, *own_group),
                 FromGuardian::CommandEnded
                 | FromGuardian::Requeue
                 | FromGuardian::Release { .. }

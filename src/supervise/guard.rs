@@ -319,8 +319,10 @@ impl<'a> Loop<'a> {
         let variables = (self.task.variables)(hold);
         match sys::spawn(exec, &variables, &self.task.inherited, &signals::CHANGED) {
             Ok(spawned) => {
-                let group = exec.own_group.then(|| spawned.pid.as_raw());
-                self.task.link.send(&FromGuardian::Started { group });
+                self.task.link.send(&FromGuardian::Started {
+                    pid: spawned.pid.as_raw(),
+                    own_group: exec.own_group,
+                });
                 self.command = Some(Command {
                     pid: spawned.pid,
                     own_group: exec.own_group,

@@ -54,12 +54,11 @@ impl Leader {
 }
 
 impl Quarry {
-    /// The command was started, as the leader of this group where it has one of its own.
-    pub fn set_group(&mut self, group: Option<i32>) {
-        self.leader = group.map(|pid| Leader {
-            pid,
-            process: Process::living(pid).ok().flatten(),
-        });
+    /// The command was started as this process, whom we know from now on without a look for it.
+    pub fn started(&mut self, pid: i32, own_group: bool) {
+        let process = Process::living(pid).ok().flatten();
+        self.noted.extend(process);
+        self.leader = own_group.then_some(Leader { pid, process });
     }
 
     /// Notes who descends from the guardian now; who was noted before and lives stays noted, for it may

@@ -98,7 +98,10 @@ fn keeper_event() -> impl Strategy<Value = keeper::Event> {
     });
     let words = prop::sample::select(vec![
         FromGuardian::Claimed,
-        FromGuardian::Started { group: None },
+        FromGuardian::Started {
+            pid: 7,
+            own_group: false,
+        },
         FromGuardian::CommandEnded,
         FromGuardian::Requeue,
         FromGuardian::LossSeen,

@@ -52,7 +52,10 @@ impl Keeper {
     fn holding() -> Self {
         let mut keeper = Self::queued(alone());
         keeper.hears(FromGuardian::Claimed);
-        keeper.hears(FromGuardian::Started { group: None });
+        keeper.hears(FromGuardian::Started {
+            pid: 7,
+            own_group: false,
+        });
         keeper
     }
 
@@ -245,7 +248,10 @@ fn a_wait_that_ends_in_an_outage_ends_as_unavailable_whoever_is_ahead() {
 fn a_keeper_that_slept_hears_all_that_was_said_before_it_kills_anything() {
     let mut keeper = Keeper::queued(alone());
     keeper.now = keeper.now + Duration::from_secs(4);
-    let started = FromGuardian::Started { group: None };
+    let started = FromGuardian::Started {
+        pid: 7,
+        own_group: false,
+    };
     let actions = keeper.on(Event::Guardian(vec![
         FromGuardian::Claimed,
         started,
@@ -320,7 +326,10 @@ fn a_loss_before_the_command_began_does_not_haunt_the_next_hold() {
     keeper.granted();
     keeper.on(Event::Answer(Answer::View(alone())));
     keeper.hears(FromGuardian::Claimed);
-    let actions = keeper.hears(FromGuardian::Started { group: None });
+    let actions = keeper.hears(FromGuardian::Started {
+        pid: 7,
+        own_group: false,
+    });
     assert!(!actions.contains(&Action::LastDuty), "{actions:?}");
 }
 
@@ -340,7 +349,10 @@ fn an_answer_to_a_renewal_of_a_lease_given_up_says_nothing_of_the_next() {
     keeper.on(Event::Answer(Answer::Granted(granted, Ok(rules))));
     keeper.on(Event::Answer(Answer::View(alone())));
     keeper.hears(FromGuardian::Claimed);
-    keeper.hears(FromGuardian::Started { group: None });
+    keeper.hears(FromGuardian::Started {
+        pid: 7,
+        own_group: false,
+    });
     let result = Ok(Renewal::Gone { why: "gone".into() });
     let actions = keeper.on(Event::Renewal {
         lease: LEASE,
@@ -628,4 +640,20 @@ fn only_the_oldest_of_those_that_vanished_is_recorded_and_none_in_its_place() {
     // It has come back meanwhile and let go itself; the other one had waited behind it.
     let actions = keeper.on(Event::Answer(Answer::View(seen(&[2]))));
     assert_eq!(clears(&actions), Some(Vec::new()));
+}
+
+#[test]
+fn the_tree_is_looked_at_once_the_command_has_had_time_to_end() {
+    let mut keeper = Keeper::queued(alone());
+    keeper.hears(FromGuardian::Claimed);
+    let started = FromGuardian::Started {
+        pid: 7,
+        own_group: false,
+    };
+    assert!(!keeper.hears(started.clone()).contains(&Action::Note));
+    assert!(keeper.after(50).contains(&Action::Note), "with the watch");
+    let mut late = Keeper::queued(alone());
+    late.hears(FromGuardian::Claimed);
+    assert!(!late.after(50).contains(&Action::Note), "nothing runs yet");
+    assert!(late.hears(started).contains(&Action::Note));
 }

@@ -62,7 +62,7 @@ fn from_guardian() -> impl Strategy<Value = FromGuardian> {
         });
     prop_oneof![
         Just(FromGuardian::Claimed),
-        prop::option::of(any::<i32>()).prop_map(|group| FromGuardian::Started { group }),
+        (any::<i32>(), any::<bool>()).prop_map(|(pid, own_group)| FromGuardian::Started { pid, own_group }),
         Just(FromGuardian::CommandEnded),
         Just(FromGuardian::Requeue),
         prop::option::of(run).prop_map(|run| FromGuardian::Release { run }),

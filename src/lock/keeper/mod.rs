@@ -334,7 +334,10 @@ impl Step<'_> {
                 self.claimed();
                 self.state.started = true;
                 self.state.command_over = false;
-                self.act(Action::Note);
+                // Else it comes with the watch: nothing but the command is there yet.
+                if self.state.watch_at.is_none() {
+                    self.act(Action::Note);
+                }
             }
             FromGuardian::CommandEnded => {
                 self.state.started = false;
@@ -371,6 +374,9 @@ impl Step<'_> {
             && let Some(watched) = self.state.watched.clone()
         {
             self.watch(watched);
+            if self.state.started {
+                self.act(Action::Note);
+            }
         }
         if let Phase::Delaying { until, stale, vanished } = self.state.phase.clone()
             && self.now >= until

@@ -167,8 +167,8 @@ impl World {
             command_ends: self.now + self.plan.runs_for,
             ..Tree::default()
         };
-        let group = Some(1);
-        self.to_keeper.push_back(FromGuardian::Started { group });
+        let (pid, own_group) = (1, true);
+        self.to_keeper.push_back(FromGuardian::Started { pid, own_group });
     }
 
     fn sweep_once(&mut self) -> Option<guardian::Event> {

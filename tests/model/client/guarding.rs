@@ -98,7 +98,10 @@ impl Client {
                 self.started = Some(hold.token);
                 self.ran = Some(hold.token);
                 self.tree = Tree::Runs;
-                self.to_keeper.push(FromGuardian::Started { group: Some(1) });
+                self.to_keeper.push(FromGuardian::Started {
+                    pid: 1,
+                    own_group: true,
+                });
             }
             guardian::Action::Kill => {
                 self.sweep = Sweep::Kill;
