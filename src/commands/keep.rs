@@ -58,10 +58,10 @@ pub fn keep(task: Task) -> ! {
                 if let Ok(mut running) = Loop::new(task) {
                     running.run().await;
                 }
+                // At once: nobody is left for whom anything would have to be taken apart.
+                sys::exit_now(0);
             });
             running.await.ok();
-            // At once: nobody is left for whom anything would have to be taken apart.
-            sys::exit_now(0)
         });
     }
     sys::exit_now(0)
