@@ -278,6 +278,8 @@ fn held(settings: &Run, hold: &Hold) -> Vec<CString> {
 
 /// As it stands in an environment.
 fn variable((mut name, value): (OsString, OsString)) -> Option<CString> {
+    // Once for what is to come, and the final NUL.
+    name.reserve_exact(value.len() + 2);
     name.push("=");
     name.push(value);
     c_string(name)
