@@ -33,7 +33,7 @@ pub(crate) struct Client {
     access: Vec<String>,
 }
 
-/// Three servers that elect a leader among them.
+/// Servers, mostly three, that elect a leader among them.
 pub(crate) struct Cluster {
     pub(crate) members: Vec<Etcd>,
     /// Between each member and those that speak to it.
@@ -448,30 +448,48 @@ impl Cluster {
         cluster
     }
 
+    /// At etcd's own timing and with nothing between the members, which cannot be hurt then: for measuring.
+    pub(crate) fn undisturbed(members: usize, tls: Option<&ServerTls<'_>>) -> Self {
+        Self::form(&vec![&[][..]; members], false, tls)
+    }
+
     fn with_timing(timing: [[&str; 2]; 3]) -> Self {
+        Self::form(&timing.each_ref().map(<[&str; 2]>::as_slice), true, None)
+    }
+
+    fn form(timing: &[&[&str]], with_proxies: bool, tls: Option<&ServerTls<'_>>) -> Self {
         for _ in 0..5 {
-            let nodes: Vec<(String, Ports)> = (0..3).map(|_| (unique("member"), Ports::free())).collect();
-            let between: Vec<Proxy> = nodes.iter().map(|(_, ports)| Proxy::to(ports.peer)).collect();
+            let nodes: Vec<(String, Ports)> = timing.iter().map(|_| (unique("member"), Ports::free())).collect();
+            let between: Vec<Proxy> = nodes
+                .iter()
+                .filter(|_| with_proxies)
+                .map(|(_, ports)| Proxy::to(ports.peer))
+                .collect();
+            let direct = nodes
+                .iter()
+                .skip(between.len())
+                .map(|(_, ports)| format!("http://127.0.0.1:{}", ports.peer));
+            let advertised: Vec<String> = between.iter().map(Proxy::endpoint).chain(direct).collect();
             let peers: Vec<String> = nodes
                 .iter()
-                .zip(&between)
-                .map(|((name, _), proxy)| format!("{name}={}", proxy.endpoint()))
+                .zip(&advertised)
+                .map(|((name, _), advertised)| format!("{name}={advertised}"))
                 .collect();
             let mut members: Vec<Etcd> = nodes
                 .iter()
-                .zip(&between)
+                .zip(&advertised)
                 .zip(timing)
-                .map(|(((name, ports), proxy), timing)| {
-                    let mut arguments: Vec<String> = timing.map(ToOwned::to_owned).into();
+                .map(|(((name, ports), advertised), timing)| {
+                    let mut arguments: Vec<String> = timing.iter().map(ToString::to_string).collect();
                     arguments.push(format!("--initial-cluster={}", peers.join(",")));
-                    Etcd::spawn(name, ports, &proxy.endpoint(), arguments, None)
+                    Etcd::spawn(name, ports, advertised, arguments, tls)
                 })
                 .collect();
             if members.iter_mut().all(Etcd::becomes_ready) {
                 return Self { members, between };
             }
         }
-        panic!("no cluster of three comes up");
+        panic!("no cluster of {} comes up", timing.len());
     }
 
     /// Cuts a member off from the others in silence; clients still reach it.

@@ -1,0 +1,160 @@
+//! etcd's requests on one kept connection, without any program around them: the floor under every lock that stands
+//! on a lease, and a quick look into queues.
+
+use crate::site::{Site, Tls};
+use etcd_client::{
+    Channel, Client, CompactionOptions, Compare, CompareOp, GetOptions, LeaseGrantOptions, PutOptions, Txn, TxnOp,
+};
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tonic::codegen::http::Uri;
+use tonic::codegen::{BoxFuture, Service, StdError};
+use tonic::transport::Endpoint;
+
+pub(crate) struct Connected {
+    runtime: Runtime,
+    client: Client,
+}
+
+/// The requests of one run.
+pub(crate) struct Cycle {
+    /// A lease, the transaction that enters and the one that leaves.
+    pub(crate) lock: Duration,
+    /// Of the lease: nobody needs to wait for that.
+    pub(crate) revoke: Duration,
+}
+
+impl Connected {
+    /// To the first member, as meshlock.
+    pub(crate) fn to(site: &Site) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let endpoint = site.cluster.members[0].endpoint();
+        let plug = Plug(site.tls.as_ref().map(config));
+        let client = runtime.block_on(async {
+            let endpoint = Endpoint::from_shared(endpoint).expect("a URL").tcp_nodelay(true);
+            let channel = endpoint.connect_with_connector(plug).await.expect("a connection");
+            Client::from_channel(Channel::Tonic(channel), None)
+                .await
+                .expect("a client")
+        });
+        Self { runtime, client }
+    }
+
+    /// What a lock costs at the least: as meshlock's own requests, with a record of some length.
+    pub(crate) fn cycle(&mut self, lock: &str) -> Cycle {
+        let client = &mut self.client;
+        self.runtime.block_on(async {
+            let lease = fastrand::i64(1..);
+            let start = Instant::now();
+            let asked = LeaseGrantOptions::new().with_id(lease);
+            client.lease_grant(30, Some(asked)).await.expect("a lease");
+            let (entry, open) = (
+                format!("floor/lock/{lock}/{lease:x}"),
+                format!("floor/open/{lock}/{lease:x}"),
+            );
+            let record = [b'x'; 200];
+            let enter = Txn::new()
+                .when([Compare::create_revision(&*entry, CompareOp::Equal, 0)])
+                .and_then([
+                    TxnOp::put(&*entry, record, Some(PutOptions::new().with_lease(lease))),
+                    TxnOp::put(&*open, record, None),
+                ]);
+            let entered = client.txn(enter).await.expect("an answer");
+            let token = entered.header().expect("a header").revision();
+            let leave = Txn::new()
+                .when([Compare::create_revision(&*entry, CompareOp::Equal, token)])
+                .and_then([
+                    TxnOp::delete(&*entry, None),
+                    TxnOp::delete(&*open, None),
+                    TxnOp::put(format!("floor/log/{lock}"), record, None),
+                ]);
+            assert!(client.txn(leave).await.expect("an answer").succeeded());
+            let lock = start.elapsed();
+            client.lease_revoke(lease).await.expect("an answer");
+            Cycle {
+                lock,
+                revoke: start.elapsed().saturating_sub(lock),
+            }
+        })
+    }
+
+    /// Forgets all that was, as etcd should do from time to time.
+    pub(crate) fn compact(&mut self) {
+        let client = &mut self.client;
+        self.runtime.block_on(async {
+            let found = client.get("nothing", None).await.expect("an answer");
+            let revision = found.header().expect("a header").revision();
+            let options = CompactionOptions::new().with_physical();
+            client.compact(revision, Some(options)).await.expect("compacted");
+        });
+    }
+
+    /// How many keys there are under `prefix`.
+    pub(crate) fn count(&mut self, prefix: &str) -> usize {
+        let options = GetOptions::new().with_prefix().with_count_only();
+        let found = self.runtime.block_on(self.client.get(prefix, Some(options)));
+        usize::try_from(found.expect("an answer").count()).expect("a count")
+    }
+}
+
+fn config(tls: &Tls) -> Arc<ClientConfig> {
+    let certificate = |file: &Path| CertificateDer::from_pem_file(file).expect("a certificate");
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate(&tls.authority.cert())).expect("an authority");
+    let key = PrivateKeyDer::from_pem_file(&tls.client.key).expect("a key");
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("TLS")
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![certificate(&tls.client.cert)], key)
+        .expect("an identity");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config)
+}
+
+/// Makes connections, by TLS where there is a configuration for it: etcd-client has its own only as a feature, which
+/// would be in the measured program as well.
+#[derive(Clone)]
+struct Plug(Option<Arc<ClientConfig>>);
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Service<Uri> for Plug {
+    type Response = TokioIo<Box<dyn Stream>>;
+    type Error = StdError;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let tls = self.0.clone();
+        Box::pin(async move {
+            let host = uri.host().expect("a host").to_owned();
+            let stream = TcpStream::connect((&*host, uri.port_u16().expect("a port"))).await?;
+            stream.set_nodelay(true)?;
+            let stream: Box<dyn Stream> = match tls {
+                None => Box::new(stream),
+                Some(config) => {
+                    let name = ServerName::try_from(host)?;
+                    Box::new(TlsConnector::from(config).connect(name, stream).await?)
+                }
+            };
+            Ok(TokioIo::new(stream))
+        })
+    }
+}
