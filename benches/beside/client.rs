@@ -89,7 +89,7 @@ impl Connected {
         })
     }
 
-    /// Forgets all that was, as etcd should do from time to time.
+    /// Forgets all that was, and gives the room back.
     pub(crate) fn compact(&mut self) {
         let client = &mut self.client;
         self.runtime.block_on(async {
@@ -97,6 +97,7 @@ impl Connected {
             let revision = found.header().expect("a header").revision();
             let options = CompactionOptions::new().with_physical();
             client.compact(revision, Some(options)).await.expect("compacted");
+            client.defragment().await.expect("defragmented");
         });
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(clap::Args)]
 #[group(skip)] // its name would be another section's
 pub(crate) struct Arguments {
-    /// growth: after how many runs to look
+    /// growth: after how many runs to look; after the last etcd is compacted
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1000, 10000])]
     runs: Vec<usize>,
 }
@@ -24,15 +24,7 @@ const WRITTEN_AFTER: Duration = Duration::from_millis(500);
 const BATCH: usize = 20;
 
 pub(crate) fn measure(arguments: &Arguments) {
-    let mut table = Table::new([
-        "who",
-        "names",
-        "runs",
-        "database, MiB",
-        "of it in use",
-        "keys left",
-        "in use once compacted",
-    ]);
+    let mut table = Table::new(["who", "names", "runs", "database, MiB", "keys left", "compacted, MiB"]);
     for (contender, fresh) in [
         (Contender::Meshlock, false),
         (Contender::Meshlock, true),
@@ -50,7 +42,7 @@ fn grow(contender: Contender, fresh: bool, milestones: &[usize], table: &mut Tab
     let household = Household::now();
     let command = [found(Path::new("true"))];
     let etcd = &site.cluster.members[0];
-    let mebibytes = |metric: &str| figure(etcd.metric(metric, "") / f64::from(1 << 20));
+    let mebibytes = || figure(etcd.metric("etcd_mvcc_db_total_size_in_bytes", "") / f64::from(1 << 20));
     let mut done = 0;
     for &runs in milestones {
         while done < runs {
@@ -68,19 +60,21 @@ fn grow(contender: Contender, fresh: bool, milestones: &[usize], table: &mut Tab
         }
         household.alone();
         sleep(WRITTEN_AFTER);
-        let total = mebibytes("etcd_mvcc_db_total_size_in_bytes");
-        let in_use = mebibytes("etcd_mvcc_db_total_size_in_use_in_bytes");
-        let keys = connected.count("");
-        connected.compact();
-        sleep(WRITTEN_AFTER);
+        let (total, keys) = (mebibytes(), connected.count(""));
+        let alive = if Some(&runs) == milestones.last() {
+            connected.compact();
+            mebibytes()
+        } else {
+            "-".to_owned()
+        };
+        let names = if fresh { "a new one each" } else { "one" };
         table.row([
-            contender.title().to_owned(),
-            if fresh { "a new one each" } else { "one" }.to_owned(),
-            runs.to_string(),
-            total,
-            in_use,
-            keys.to_string(),
-            mebibytes("etcd_mvcc_db_total_size_in_use_in_bytes"),
+            contender.title(),
+            names,
+            &runs.to_string(),
+            &total,
+            &keys.to_string(),
+            &alive,
         ]);
     }
 }

@@ -8,8 +8,9 @@ use crate::harness::{eventually, so, unique};
 use crate::site::Site;
 use crate::table::{Table, figure};
 use nix::sys::stat::Mode;
-use nix::unistd::{SysconfVar, mkfifo, sysconf};
-use std::fs::{self, File};
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::{Pid, mkfifo};
+use std::fs::File;
 use std::path::Path;
 use std::process::Child;
 use std::thread::sleep;
@@ -33,8 +34,8 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
 /// What was spent so far.
 struct Spent {
-    /// By those who hold, in clock ticks.
-    ticks: f64,
+    /// By those who hold, in seconds.
+    holders: f64,
     /// By etcd, in seconds.
     server: f64,
     /// That etcd has got, in calls and streams alike.
@@ -87,15 +88,13 @@ fn hold(contender: Contender, arguments: &Arguments, table: &mut Table) {
     household.alone();
     let minutes = time.as_secs_f64() / 60.0;
     let each = |value: f64| figure(value / f64::from(u32::try_from(arguments.locks).expect("some locks")) / minutes);
-    let tick = sysconf(SysconfVar::CLK_TCK).expect("a constant").expect("a number");
-    let tick = 1000.0 / f64::from(i32::try_from(tick).expect("a small number"));
     table.row([
         contender.title().to_owned(),
         arguments.locks.to_string(),
         figure(minutes),
         gone.to_string(),
         failed.to_string(),
-        each((after.ticks - before.ticks) * tick),
+        each((after.holders - before.holders) * 1000.0),
         each((after.server - before.server) * 1000.0),
         each(after.messages - before.messages),
     ]);
@@ -105,20 +104,16 @@ impl Spent {
     fn now(processes: &[i32], site: &Site) -> Self {
         let etcd = &site.cluster.members[0];
         Self {
-            ticks: processes.iter().map(|pid| f64::from(ticks(*pid))).sum(),
+            holders: processes.iter().map(|pid| cpu(*pid).as_secs_f64()).sum(),
             server: etcd.metric("process_cpu_seconds_total", ""),
             messages: etcd.metric("grpc_server_msg_received_total", ""),
         }
     }
 }
 
-/// User and system time. Each is cut down to whole ticks, which is right in the sum over many processes.
-fn ticks(pid: i32) -> u32 {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields = text.rsplit(") ").next().unwrap_or_default().split(' ');
-    fields
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse::<u32>().ok())
-        .sum()
+/// User and system time, of threads that have ended as well. `/proc` tells it in hundredths of a second, in which
+/// most of these processes would have done nothing at all.
+fn cpu(pid: i32) -> Duration {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid)).expect("its clock");
+    clock_gettime(clock).expect("its time").into()
 }
