@@ -6,6 +6,7 @@ use nix::sys::prctl::set_child_subreaper;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use nix::sys::wait::{WaitStatus, waitpid};
+use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -59,7 +60,7 @@ impl Household {
     /// A whole call, with what it leaves to be done after its exit. std starts it by posix_spawn(3), as it has neither
     /// a PATH to search nor anything to do before: what we are does not slow it down.
     pub(crate) fn time(&self, command: &mut Command, expected: i32) -> Took {
-        let before = spent();
+        let before = reaped();
         let start = Instant::now();
         let status = command.spawn().and_then(|mut child| child.wait());
         let wall = start.elapsed();
@@ -68,7 +69,7 @@ impl Household {
         self.alone();
         Took {
             wall,
-            cpu: spent().saturating_sub(before),
+            cpu: reaped().saturating_sub(before),
         }
     }
 }
@@ -97,9 +98,25 @@ fn children() -> Vec<i32> {
     proc::children(Pid::this().as_raw())
 }
 
-/// Of all children that are over, and theirs.
+/// User and system time of all children that are over, and of theirs.
+pub(crate) fn reaped() -> Duration {
+    usage(UsageWho::RUSAGE_CHILDREN)
+}
+
+/// The same, and our own.
 pub(crate) fn spent() -> Duration {
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("our usage");
+    reaped() + usage(UsageWho::RUSAGE_SELF)
+}
+
+fn usage(whose: UsageWho) -> Duration {
+    let usage = getrusage(whose).expect("our usage");
     let micros = |time: TimeVal| Duration::from_micros(time.num_microseconds().unsigned_abs());
     micros(usage.user_time()) + micros(usage.system_time())
+}
+
+/// User and system time of a process that is running, of its threads that have ended as well. `/proc` tells it in
+/// hundredths of a second, in which some of them would have done nothing at all.
+pub(crate) fn running(pid: i32) -> Duration {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid)).expect("its clock");
+    clock_gettime(clock).expect("its time").into()
 }

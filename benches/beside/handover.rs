@@ -1,6 +1,7 @@
 //! `handover`: from the end of one command to the start of the next, by the commands' own clocks. flock(1) needs
 //! nobody else for it, so that what is over its time is the price of a lock among machines.
 
+use crate::calm::Others;
 use crate::client::Connected;
 use crate::contender::Contender;
 use crate::queue::{Arguments, Queue, Stamp};
@@ -13,6 +14,7 @@ const CONTENDERS: [Contender; 3] = [Contender::Meshlock, Contender::Etcdctl, Con
 pub(crate) fn measure(arguments: &Arguments) {
     let site = Site::plain(1);
     let mut connected = Connected::to(&site);
+    let mut others = Others::new();
     let mut table = Table::new([
         "waiters",
         "who",
@@ -27,8 +29,10 @@ pub(crate) fn measure(arguments: &Arguments) {
         for _ in 0..arguments.handovers.div_ceil(waiters.max(1)) {
             for (contender, samples) in CONTENDERS.into_iter().zip(&mut samples) {
                 let stay = Duration::from_millis(arguments.stay);
-                let queue = Queue::park(contender, &site, &mut connected, waiters, stay);
-                samples.extend(handovers(contender, &queue.work_off()));
+                let stamps = others.avoid(&site, || {
+                    Queue::park(contender, &site, &mut connected, waiters, stay).work_off()
+                });
+                samples.extend(handovers(contender, &stamps));
             }
         }
         let [_, etcdctl, flock] = &samples;
@@ -46,7 +50,7 @@ pub(crate) fn measure(arguments: &Arguments) {
             ]);
         }
     }
-    println!("\n{table}");
+    println!("\n{table}\n{}", others.account());
 }
 
 /// In milliseconds. The kernel promises no order to those who wait for flock's lock.

@@ -1,15 +1,14 @@
 //! `held`: many locks held from one machine for minutes, by the defaults of each: what is lost, and what holding on
 //! costs that machine and etcd.
 
-use crate::children::{Household, programs};
+use crate::children::{Household, programs, running};
 use crate::client::Connected;
 use crate::contender::{Contender, found};
 use crate::harness::{eventually, so, unique};
 use crate::site::Site;
 use crate::table::{Table, figure};
 use nix::sys::stat::Mode;
-use nix::time::{clock_getcpuclockid, clock_gettime};
-use nix::unistd::{Pid, mkfifo};
+use nix::unistd::mkfifo;
 use std::fs::File;
 use std::path::Path;
 use std::process::Child;
@@ -104,16 +103,9 @@ impl Spent {
     fn now(processes: &[i32], site: &Site) -> Self {
         let etcd = &site.cluster.members[0];
         Self {
-            holders: processes.iter().map(|pid| cpu(*pid).as_secs_f64()).sum(),
-            server: etcd.metric("process_cpu_seconds_total", ""),
+            holders: processes.iter().map(|pid| running(*pid).as_secs_f64()).sum(),
+            server: running(etcd.pid()).as_secs_f64(),
             messages: etcd.metric("grpc_server_msg_received_total", ""),
         }
     }
-}
-
-/// User and system time, of threads that have ended as well. `/proc` tells it in hundredths of a second, in which
-/// most of these processes would have done nothing at all.
-fn cpu(pid: i32) -> Duration {
-    let clock = clock_getcpuclockid(Pid::from_raw(pid)).expect("its clock");
-    clock_gettime(clock).expect("its time").into()
 }

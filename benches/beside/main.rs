@@ -10,6 +10,7 @@
 mod harness;
 
 mod call;
+mod calm;
 mod children;
 mod client;
 mod contender;

@@ -28,6 +28,10 @@ impl Samples {
         self.quantile(50)
     }
 
+    pub(crate) fn most(&self) -> f64 {
+        self.quantile(100)
+    }
+
     pub(crate) fn p90(&self) -> f64 {
         self.quantile(90)
     }

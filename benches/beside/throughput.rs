@@ -1,6 +1,7 @@
 //! `throughput`: commands run in a second by clients that want the same locks again and again.
 
 use crate::call::again;
+use crate::calm::Others;
 use crate::children::Household;
 use crate::contender::{Contender, found};
 use crate::harness::unique;
@@ -25,6 +26,7 @@ pub(crate) struct Arguments {
 const CROWDS: [(usize, usize); 2] = [(8, 1), (64, 16)];
 
 pub(crate) fn measure(arguments: &Arguments) {
+    let mut others = Others::new();
     let mut table = Table::new([
         "etcd",
         "clients, locks",
@@ -38,7 +40,7 @@ pub(crate) fn measure(arguments: &Arguments) {
             let mut rates = [const { Samples::new() }; 2];
             for _ in 0..arguments.turns {
                 for (contender, rates) in Contender::ON_ETCD.into_iter().zip(&mut rates) {
-                    rates.push(rate(contender, &site, clients, locks, arguments.seconds));
+                    rates.push(others.avoid(&site, || rate(contender, &site, clients, locks, arguments.seconds)));
                 }
             }
             let [meshlock, etcdctl] = rates.map(|rates| rates.median());
@@ -51,7 +53,7 @@ pub(crate) fn measure(arguments: &Arguments) {
             ]);
         }
     }
-    println!("\n{table}");
+    println!("\n{table}\n{}", others.account());
 }
 
 fn rate(contender: Contender, site: &Site, clients: usize, locks: usize, seconds: u64) -> f64 {

@@ -1,6 +1,7 @@
 //! `wall`: the time and CPU of taking a free lock, running `true` and letting go, beside what nobody can save.
 
-use crate::children::Household;
+use crate::calm::Others;
+use crate::children::{Household, Took};
 use crate::client::Connected;
 use crate::contender::{Contender, etcdctl, found, silent};
 use crate::harness::meshlock;
@@ -18,6 +19,8 @@ pub(crate) struct Arguments {
 
 /// Not counted: until files are cached, and each run makes room for its record as all later ones do.
 const WARM_UP: usize = 25;
+/// Rounds for which the machine should be ours.
+const BLOCK: usize = 20;
 
 const CONTENDERS: [Contender; 4] = [
     Contender::Meshlock,
@@ -65,8 +68,7 @@ fn starts(rounds: usize) {
         for ((_, call, status), cost) in calls.iter_mut().zip(&mut costs) {
             let took = household.time(call, *status);
             if round >= WARM_UP {
-                cost.wall.time(took.wall);
-                cost.cpu.time(took.cpu);
+                cost.add(&took);
             }
         }
     }
@@ -82,17 +84,23 @@ fn free_lock(site: &Site, rounds: usize) {
     let command = [found(Path::new("true"))];
     let mut calls = CONTENDERS.map(|contender| contender.call(site, "free", &command));
     let mut connected = Connected::to(site);
+    let mut block = |rounds: usize| -> Vec<_> {
+        let round = |_| {
+            (
+                calls.each_mut().map(|call| household.time(call, 0)),
+                connected.cycle("free"),
+            )
+        };
+        (0..rounds).map(round).collect()
+    };
+    block(WARM_UP);
+    let mut others = Others::new();
+    let blocks = (0..rounds.div_ceil(BLOCK)).map(|_| others.avoid(site, || block(BLOCK)));
     let mut costs = [const { Cost::new() }; CONTENDERS.len()];
     let (mut floor, mut revoke) = (Cost::new(), Cost::new());
-    for round in 0..WARM_UP + rounds {
-        let took = calls.each_mut().map(|call| household.time(call, 0));
-        let cycle = connected.cycle("free");
-        if round < WARM_UP {
-            continue;
-        }
+    for (took, cycle) in blocks.flatten() {
         for (cost, took) in costs.iter_mut().zip(took) {
-            cost.wall.time(took.wall);
-            cost.cpu.time(took.cpu);
+            cost.add(&took);
         }
         floor.wall.time(cycle.lock);
         revoke.wall.time(cycle.revoke);
@@ -113,7 +121,7 @@ fn free_lock(site: &Site, rounds: usize) {
     let own = |cost: &Cost| figure(cost.wall.median() - bare.wall.median() - floor.wall.median());
     let title = "over the command and the requests: meshlock, etcdctl";
     table.row([title, &own(meshlock), &own(etcdctl), "-"]);
-    println!("\n{table}");
+    println!("\n{table}\n{}", others.account());
 }
 
 fn table(what: &str) -> Table {
@@ -126,6 +134,11 @@ impl Cost {
             wall: Samples::new(),
             cpu: Samples::new(),
         }
+    }
+
+    fn add(&mut self, took: &Took) {
+        self.wall.time(took.wall);
+        self.cpu.time(took.cpu);
     }
 
     fn cells(&self, title: &str) -> [String; 4] {

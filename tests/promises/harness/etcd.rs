@@ -172,14 +172,18 @@ impl Etcd {
         &self.log
     }
 
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
     pub(crate) fn pause(&self) {
-        let pid = self.child.id().cast_signed();
+        let pid = self.pid();
         proc::signal(pid, Signal::SIGSTOP);
         eventually("etcd is stopped", || so(proc::stat(pid)?.state == 'T'));
     }
 
     pub(crate) fn resume(&self) {
-        proc::signal(self.child.id().cast_signed(), Signal::SIGCONT);
+        proc::signal(self.pid(), Signal::SIGCONT);
     }
 
     pub(crate) fn kill(&mut self) {
