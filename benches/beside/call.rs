@@ -1,6 +1,6 @@
 //! What the bench has others run: itself, by a first argument that nobody else gives.
 //!
-//! - `stamp FILE NUMBER MILLISECONDS [GATE]` appends `NUMBER START END` to FILE, in ns of CLOCK_MONOTONIC, and stays
+//! - `stamp FILE NUMBER MILLISECONDS [GATE]` appends `NUMBER START END` to FILE, in ns of `CLOCK_MONOTONIC`, and stays
 //!   for the time given, or until the FIFO GATE is opened.
 //! - `again SECONDS PROGRAM ...` calls PROGRAM again and again, and prints how many calls ended well within the time.
 

@@ -2,7 +2,6 @@
 //! processors at once suffers from a third party more than who needs one.
 
 use crate::children::{running, spent};
-use crate::site::Site;
 use crate::table::{Samples, figure};
 use nix::unistd::{SysconfVar, sysconf};
 use std::fs;
@@ -24,16 +23,16 @@ impl Others {
         Self(Samples::new())
     }
 
-    /// Does `work` again until others have left the machine alone meanwhile, at the end of which all of its processes
-    /// are reaped.
-    pub(crate) fn avoid<T>(&mut self, site: &Site, mut work: impl FnMut() -> T) -> T {
+    /// Does `work` again until others have left the machine alone meanwhile. `servers` are ours and running all the
+    /// time; what `work` has started is reaped at its end.
+    pub(crate) fn avoid<T>(&mut self, servers: &[i32], mut work: impl FnMut() -> T) -> T {
         let begun = Instant::now();
         loop {
-            let (start, before) = (Instant::now(), others(site));
+            let before = Now::look(servers);
             let done = work();
-            let share = (others(site) - before) / start.elapsed().as_secs_f64();
+            let share = Now::look(servers).share_of_others_since(&before);
             if share <= TOLERATED || begun.elapsed() > PATIENCE {
-                self.0.push(share.max(0.0));
+                self.0.push(share);
                 return done;
             }
             sleep(PAUSE);
@@ -49,21 +48,41 @@ impl Others {
     }
 }
 
-/// In seconds, up to now.
-fn others(site: &Site) -> f64 {
-    let servers = site.cluster.members.iter().map(|member| running(member.pid()));
-    let ours = spent() + servers.sum::<Duration>();
-    busy() - ours.as_secs_f64()
+struct Now {
+    time: Instant,
+    /// Of all CPUs together: in tickless kernels it is counted exactly, where the time in use is sampled and misses
+    /// what is short.
+    idle: Duration,
+    cpus: f64,
+    ours: Duration,
 }
 
-/// Of all CPUs together, in seconds; what the host takes from a virtual machine is lost, too.
-fn busy() -> f64 {
-    let stat = fs::read_to_string("/proc/stat").expect("what the machine does");
-    let line = stat.lines().next().expect("all CPUs").split_whitespace().skip(1);
-    let fields: Vec<f64> = line.map(|field| field.parse().expect("a number")).collect();
-    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = fields[..] else {
-        panic!("proc(5) has eight fields there");
-    };
-    let tick = sysconf(SysconfVar::CLK_TCK).expect("a constant").expect("a number");
-    (user + nice + system + irq + softirq + steal) / f64::from(i32::try_from(tick).expect("a small number"))
+impl Now {
+    fn look(servers: &[i32]) -> Self {
+        let stat = fs::read_to_string("/proc/stat").expect("what the machine does");
+        let mut lines = stat.lines().take_while(|line| line.starts_with("cpu"));
+        let all: Vec<&str> = lines.next().expect("all CPUs").split_whitespace().collect();
+        let field = |at: usize| all[at].parse::<f64>().expect("a number");
+        Self {
+            time: Instant::now(),
+            // Waiting for a disk is idling as well.
+            idle: Duration::from_secs_f64((field(4) + field(5)) / tick_rate()),
+            cpus: lines.map(|_| 1.0).sum(),
+            ours: spent() + servers.iter().map(|pid| running(*pid)).sum::<Duration>(),
+        }
+    }
+
+    /// Of one CPU.
+    fn share_of_others_since(&self, before: &Self) -> f64 {
+        let time = (self.time - before.time).as_secs_f64();
+        let idle = self.idle.saturating_sub(before.idle).as_secs_f64();
+        let ours = self.ours.saturating_sub(before.ours).as_secs_f64();
+        self.cpus - (idle + ours) / time
+    }
+}
+
+/// The unit of `/proc/stat`.
+fn tick_rate() -> f64 {
+    let rate = sysconf(SysconfVar::CLK_TCK).expect("a constant").expect("a number");
+    f64::from(i32::try_from(rate).expect("a small number"))
 }

@@ -57,7 +57,7 @@ impl Household {
         self.alone();
     }
 
-    /// A whole call, with what it leaves to be done after its exit. std starts it by posix_spawn(3), as it has neither
+    /// A whole call, with what it leaves to be done after its exit. std starts it by `posix_spawn(3)`, as it has neither
     /// a PATH to search nor anything to do before: what we are does not slow it down.
     pub(crate) fn time(&self, command: &mut Command, expected: i32) -> Took {
         let before = reaped();

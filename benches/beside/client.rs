@@ -64,22 +64,22 @@ impl Connected {
                 format!("floor/open/{lock}/{lease:x}"),
             );
             let record = [b'x'; 200];
-            let enter = Txn::new()
+            let arrival = Txn::new()
                 .when([Compare::create_revision(&*entry, CompareOp::Equal, 0)])
                 .and_then([
                     TxnOp::put(&*entry, record, Some(PutOptions::new().with_lease(lease))),
                     TxnOp::put(&*open, record, None),
                 ]);
-            let entered = client.txn(enter).await.expect("an answer");
-            let token = entered.header().expect("a header").revision();
-            let leave = Txn::new()
+            let arrived = client.txn(arrival).await.expect("an answer");
+            let token = arrived.header().expect("a header").revision();
+            let departure = Txn::new()
                 .when([Compare::create_revision(&*entry, CompareOp::Equal, token)])
                 .and_then([
                     TxnOp::delete(&*entry, None),
                     TxnOp::delete(&*open, None),
                     TxnOp::put(format!("floor/log/{lock}"), record, None),
                 ]);
-            assert!(client.txn(leave).await.expect("an answer").succeeded());
+            assert!(client.txn(departure).await.expect("an answer").succeeded());
             let lock = start.elapsed();
             client.lease_revoke(lease).await.expect("an answer");
             Cycle {

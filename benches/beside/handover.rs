@@ -29,7 +29,7 @@ pub(crate) fn measure(arguments: &Arguments) {
         for _ in 0..arguments.handovers.div_ceil(waiters.max(1)) {
             for (contender, samples) in CONTENDERS.into_iter().zip(&mut samples) {
                 let stay = Duration::from_millis(arguments.stay);
-                let stamps = others.avoid(&site, || {
+                let stamps = others.avoid(&site.servers(), || {
                     Queue::park(contender, &site, &mut connected, waiters, stay).work_off()
                 });
                 samples.extend(handovers(contender, &stamps));

@@ -23,7 +23,12 @@ pub(crate) fn measure(arguments: &Arguments) {
             let processes = programs(&queue.calls);
             let (holder, waiting) = processes.split_first().expect("a holder");
             let mut sizes = Samples::new();
-            sizes.extend(waiting.iter().step_by(waiters.div_ceil(LOOKED_AT).max(1)).map(size));
+            sizes.extend(
+                waiting
+                    .iter()
+                    .step_by(waiters.div_ceil(LOOKED_AT).max(1))
+                    .map(|processes| size(processes)),
+            );
             let row = (sizes.median(), sizes.p90(), size(holder));
             queue.work_off();
             table.row([
@@ -48,7 +53,7 @@ pub(crate) fn measure(arguments: &Arguments) {
 }
 
 /// Of all its processes, in MiB.
-fn size(processes: &Vec<i32>) -> f64 {
+fn size(processes: &[i32]) -> f64 {
     let kib: u32 = processes.iter().copied().map(proportional).sum();
     f64::from(kib) / 1024.0
 }

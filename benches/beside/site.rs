@@ -2,7 +2,7 @@
 
 use crate::harness::etcd::ServerTls;
 use crate::harness::tls::{Authority, Identity};
-use crate::harness::{Cluster, directory, eventually, option, so};
+use crate::harness::{Cluster, Etcd, directory, eventually, option, so};
 use std::path::{Path, PathBuf};
 
 pub(crate) struct Site {
@@ -69,6 +69,11 @@ impl Site {
             }
             so(self.cluster.leader() == last)
         });
+    }
+
+    /// Their pids.
+    pub(crate) fn servers(&self) -> Vec<i32> {
+        self.cluster.members.iter().map(Etcd::pid).collect()
     }
 
     pub(crate) fn endpoints(&self) -> String {

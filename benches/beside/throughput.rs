@@ -40,7 +40,9 @@ pub(crate) fn measure(arguments: &Arguments) {
             let mut rates = [const { Samples::new() }; 2];
             for _ in 0..arguments.turns {
                 for (contender, rates) in Contender::ON_ETCD.into_iter().zip(&mut rates) {
-                    rates.push(others.avoid(&site, || rate(contender, &site, clients, locks, arguments.seconds)));
+                    rates.push(others.avoid(&site.servers(), || {
+                        rate(contender, &site, clients, locks, arguments.seconds)
+                    }));
                 }
             }
             let [meshlock, etcdctl] = rates.map(|rates| rates.median());

@@ -63,20 +63,23 @@ fn starts(rounds: usize) {
         ),
         ("`etcdctl version`", call(&etcdctl(), &["version"]), 0),
     ];
+    let mut block = |rounds: usize| -> Vec<_> {
+        let round = |_| calls.each_mut().map(|(_, call, status)| household.time(call, *status));
+        (0..rounds).map(round).collect()
+    };
+    block(WARM_UP);
+    let mut others = Others::new();
     let mut costs = [const { Cost::new() }; 4];
-    for round in 0..WARM_UP + rounds {
-        for ((_, call, status), cost) in calls.iter_mut().zip(&mut costs) {
-            let took = household.time(call, *status);
-            if round >= WARM_UP {
-                cost.add(&took);
-            }
+    for _ in 0..rounds.div_ceil(BLOCK) {
+        for took in others.avoid(&[], || block(BLOCK)) {
+            add(&mut costs, &took);
         }
     }
     let mut table = table("start and arguments alone");
     for ((title, ..), cost) in calls.iter().zip(&costs) {
         table.row(cost.cells(title));
     }
-    println!("\n{table}");
+    println!("\n{table}\n{}", others.account());
 }
 
 fn free_lock(site: &Site, rounds: usize) {
@@ -94,16 +97,15 @@ fn free_lock(site: &Site, rounds: usize) {
         (0..rounds).map(round).collect()
     };
     block(WARM_UP);
-    let mut others = Others::new();
-    let blocks = (0..rounds.div_ceil(BLOCK)).map(|_| others.avoid(site, || block(BLOCK)));
+    let (servers, mut others) = (site.servers(), Others::new());
     let mut costs = [const { Cost::new() }; CONTENDERS.len()];
     let (mut floor, mut revoke) = (Cost::new(), Cost::new());
-    for (took, cycle) in blocks.flatten() {
-        for (cost, took) in costs.iter_mut().zip(took) {
-            cost.add(&took);
+    for _ in 0..rounds.div_ceil(BLOCK) {
+        for (took, cycle) in others.avoid(&servers, || block(BLOCK)) {
+            add(&mut costs, &took);
+            floor.wall.time(cycle.lock);
+            revoke.wall.time(cycle.revoke);
         }
-        floor.wall.time(cycle.lock);
-        revoke.wall.time(cycle.revoke);
     }
     let mut table = table(&site.title);
     for (contender, cost) in CONTENDERS.iter().zip(&costs) {
@@ -124,6 +126,13 @@ fn free_lock(site: &Site, rounds: usize) {
     println!("\n{table}\n{}", others.account());
 }
 
+fn add<const N: usize>(costs: &mut [Cost; N], took: &[Took; N]) {
+    for (cost, took) in costs.iter_mut().zip(took) {
+        cost.wall.time(took.wall);
+        cost.cpu.time(took.cpu);
+    }
+}
+
 fn table(what: &str) -> Table {
     Table::new([what, "wall, ms", "90 % below", "user + system, ms"])
 }
@@ -134,11 +143,6 @@ impl Cost {
             wall: Samples::new(),
             cpu: Samples::new(),
         }
-    }
-
-    fn add(&mut self, took: &Took) {
-        self.wall.time(took.wall);
-        self.cpu.time(took.cpu);
     }
 
     fn cells(&self, title: &str) -> [String; 4] {
