@@ -10,40 +10,46 @@ use std::time::{Duration, Instant};
 
 /// Of one CPU. What idles on a machine takes some of it.
 const TOLERATED: f64 = 0.2;
-/// So long is the same tried again; then it counts as it is.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// So much time is given up for it in all; from there on everything counts as it is.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two tries: somebody compiles something.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The part of one CPU that others used, for each measurement.
-pub(crate) struct Others(Samples);
+pub(crate) struct Others {
+    /// The part of one CPU that they used, for each measurement.
+    shares: Samples,
+    given_up: Duration,
+}
 
 impl Others {
     pub(crate) const fn new() -> Self {
-        Self(Samples::new())
+        Self {
+            shares: Samples::new(),
+            given_up: Duration::ZERO,
+        }
     }
 
     /// Does `work` again until others have left the machine alone meanwhile. `servers` are ours and running all the
     /// time; what `work` has started is reaped at its end.
     pub(crate) fn avoid<T>(&mut self, servers: &[i32], mut work: impl FnMut() -> T) -> T {
-        let begun = Instant::now();
         loop {
             let before = Now::look(servers);
             let done = work();
             let share = Now::look(servers).share_of_others_since(&before);
-            if share <= TOLERATED || begun.elapsed() > PATIENCE {
-                self.0.push(share);
+            if share <= TOLERATED || self.given_up > PATIENCE {
+                self.shares.push(share);
                 return done;
             }
             sleep(PAUSE);
+            self.given_up += before.time.elapsed();
         }
     }
 
     pub(crate) fn account(&self) -> String {
         format!(
             "Others used {} of one CPU meanwhile, {} at the most.",
-            figure(self.0.median()),
-            figure(self.0.most())
+            figure(self.shares.median()),
+            figure(self.shares.most())
         )
     }
 }
