@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 50, 500])]
     pub(crate) waiters: Vec<usize>,
     /// handover: how many are measured at least, by as many queues as that takes
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) handovers: usize,
     /// handover: how long each command runs, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 20)]

@@ -45,7 +45,7 @@ impl Site {
                 if members == 1 { "member" } else { "members" },
                 if tls.is_some() { "mTLS" } else { "plain" }
             ),
-            cluster: Cluster::undisturbed(members, server.as_ref()),
+            cluster: Cluster::form(&vec![&[][..]; members], false, server.as_ref()),
             tls,
             files: directory(),
         };

@@ -240,8 +240,7 @@ impl Client {
 
     /// A counter of the server's own, summed over its labels that contain `label`.
     pub(crate) fn metric(&self, name: &str, label: &str) -> f64 {
-        self.http("/metrics")
-            .expect("metrics")
+        eventually("metrics", || self.http("/metrics"))
             .lines()
             .filter(|line| line.starts_with(name) && line.contains(label))
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
@@ -250,7 +249,7 @@ impl Client {
 
     /// How many requests of each method came in.
     pub(crate) fn requests(&self) -> BTreeMap<String, u32> {
-        let metrics = self.http("/metrics").expect("metrics");
+        let metrics = eventually("metrics", || self.http("/metrics"));
         let request = |line: &str| {
             let line = line.strip_prefix("grpc_server_started_total{")?;
             let (_, method) = line.split_once("grpc_method=\"")?;
@@ -452,16 +451,13 @@ impl Cluster {
         cluster
     }
 
-    /// At etcd's own timing and with nothing between the members, which cannot be hurt then: for measuring.
-    pub(crate) fn undisturbed(members: usize, tls: Option<&ServerTls<'_>>) -> Self {
-        Self::form(&vec![&[][..]; members], false, tls)
-    }
-
     fn with_timing(timing: [[&str; 2]; 3]) -> Self {
         Self::form(&timing.each_ref().map(<[&str; 2]>::as_slice), true, None)
     }
 
-    fn form(timing: &[&[&str]], with_proxies: bool, tls: Option<&ServerTls<'_>>) -> Self {
+    /// A member for each `timing`, empty for etcd's own. Without proxies nothing is between them, and they cannot be
+    /// hurt, but measured.
+    pub(crate) fn form(timing: &[&[&str]], with_proxies: bool, tls: Option<&ServerTls<'_>>) -> Self {
         for _ in 0..5 {
             let nodes: Vec<(String, Ports)> = timing.iter().map(|_| (unique("member"), Ports::free())).collect();
             let between: Vec<Proxy> = nodes
