@@ -9,6 +9,7 @@ mod dns;
 pub mod etcd;
 mod fault;
 pub mod files;
+mod gather;
 mod host;
 pub mod inquiry;
 pub mod pages;

@@ -4,6 +4,7 @@
 
 use super::credentials::Credentials;
 use super::files::Unusable;
+use super::gather::Gathering;
 use super::host::Dialer;
 use super::tls::{self, Tls};
 use hyper_util::rt::TokioIo;
@@ -97,7 +98,7 @@ impl Service<Uri> for Connector {
         Box::pin(async move {
             let stream = dialled.await?;
             if uri.scheme() != Some(&Scheme::HTTPS) {
-                return Ok(TokioIo::new(Box::new(stream) as Box<dyn Stream>));
+                return Ok(gathered(stream));
             }
             let (config, tls) = credentials.tls().map_err(|unusable| {
                 let why = unusable.0.clone();
@@ -121,9 +122,13 @@ impl Service<Uri> for Connector {
                 stream.shutdown().await.ok();
                 return Err("HTTP/2 was not negotiated".into());
             }
-            Ok(TokioIo::new(Box::new(stream) as Box<dyn Stream>))
+            Ok(gathered(stream))
         })
     }
+}
+
+fn gathered(stream: impl Stream + 'static) -> TokioIo<Box<dyn Stream>> {
+    TokioIo::new(Box::new(Gathering::new(stream)))
 }
 
 async fn shake_hands(
