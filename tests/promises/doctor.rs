@@ -386,8 +386,12 @@ fn a_lost_majority_is_red() {
     let last = cluster.members[2].endpoint();
     eventually("it knows no leader any more", || {
         let (code, said) = doctor(&cluster.endpoints(), &["--dial-timeout=2"]);
-        assert_eq!(code, 1, "{said}");
         line(&said, "red", &cluster.members[0].endpoint(), "refused");
+        // In the midst of an election on a busy machine the last one may be silent, too.
+        if code == 69 {
+            return None;
+        }
+        assert_eq!(code, 1, "{said}");
         so(said
             .lines()
             .any(|line| line.starts_with("red") && line.contains(&last) && line.contains("knows no leader")))
