@@ -70,8 +70,8 @@ pub fn keep(task: Task) -> ! {
 /// Lets go of everything that belongs to the caller, and cannot be hit by what is meant for the guardian.
 fn prepare(task: &Task) -> Result<(), nix::errno::Errno> {
     nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    // For good, and the threads to come with it: one call where to ignore each takes sixty.
-    nix::sys::signal::SigSet::all().thread_set_mask()?;
+    sys::ignore_all();
+    nix::sys::signal::SigSet::empty().thread_set_mask()?;
     // Another name than the guardian's: killall and pkill are to hit that one alone.
     sys::set_name(c"mlkeeper");
     // Passwords and keys are in our memory. Nobody inherits this from us, as the command would from the guardian.

@@ -75,7 +75,15 @@ pub fn guard(task: Task) -> Ran {
         Err(error) => Ran {
             outcome: Outcome::Failed(Failure::new(
                 FailureKind::Internal,
-                format!("cannot set up the guardian: {error}"),
+                match error {
+                    // timer_create(2) alone says so: it keeps room for its signal.
+                    Errno::EAGAIN => {
+                        "cannot set up the guardian: too many signals of this user are pending (ulimit -i); \
+                                      nothing was run"
+                            .to_owned()
+                    }
+                    error => format!("cannot set up the guardian: {}; nothing was run", error.desc()),
+                },
             )),
             hold: None,
             problem: None,

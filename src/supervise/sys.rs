@@ -97,6 +97,29 @@ pub fn ignore(signal: Signal) {
     disposition(signal as i32, libc::SIG_IGN);
 }
 
+/// Ignores every signal that can be ignored. By the kernel's own call: the C library refuses those that it keeps for its
+/// threads (32 to 34 in musl), of which a stray one would end us. To block all would take one call, but real-time
+/// signals that are blocked stay queued, against the limit that all processes of the user have together.
+pub fn ignore_all() {
+    /// The kernel's sigaction: the handler, then flags, restorer and mask, all zero.
+    static IGNORED: [usize; 4] = [libc::SIG_IGN, 0, 0, 0];
+    for signal in 1..=64 {
+        // SIGCHLD stays: ignoring it would make waitpid(2) fail. KILL and STOP are refused.
+        if signal != libc::SIGCHLD {
+            // SAFETY: the kernel reads a sigaction of four words, with a mask of eight bytes, and writes none.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigaction,
+                    signal,
+                    &raw const IGNORED,
+                    ptr::null_mut::<usize>(),
+                    8,
+                )
+            };
+        }
+    }
+}
+
 fn disposition(signal: i32, handler: libc::sighandler_t) {
     // SAFETY: an all-zero sigaction is a valid value: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

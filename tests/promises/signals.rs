@@ -212,3 +212,36 @@ fn the_keeper_has_a_name_of_its_own_and_ignores_what_is_not_for_it() {
     assert_eq!(proc::name(running.pid()), "meshlock");
     running.finish().stdout("up\n").status(8);
 }
+
+#[test]
+fn no_signal_ends_the_keeper_or_stays_with_it() {
+    let name = unique("keeper-signals");
+    let mut running = Meshlock::run(Etcd::shared(), &name)
+        .args(["--ttl=300"])
+        .stdin(std::process::Stdio::piped())
+        .sh("echo up; read -r _; exit 0")
+        .start();
+    running.wait_for_stdout("up");
+    let keeper = running.keeper();
+    // By number: those that the C library keeps for itself have no name. STOP is acted on, and CONT ends it.
+    let sent = std::process::Command::new("bash")
+        .args([
+            "-c",
+            "for n in {1..8} {10..18} {20..64}; do kill -$n $1 && kill -$n $1 || exit; done",
+            "bash",
+        ])
+        .arg(keeper.to_string())
+        .status();
+    assert!(sent.expect("bash").success());
+    let pending = || {
+        let status = std::fs::read_to_string(format!("/proc/{keeper}/status")).expect("it lives");
+        let pending = status.lines().filter_map(|line| line.strip_prefix("ShdPnd:"));
+        pending
+            .map(|set| u64::from_str_radix(set.trim(), 16))
+            .collect::<Vec<_>>()
+    };
+    // Delivered by its next turn, if it is awake to take any.
+    eventually("nothing is pending", || so(pending() == [Ok(0)]));
+    running.finish().stdout("up\n").success();
+    Etcd::shared().assert_clean(&name);
+}
