@@ -22,6 +22,9 @@ use tonic::codegen::http::Uri;
 use tonic::codegen::{BoxFuture, Service, StdError};
 use tonic::transport::Endpoint;
 
+/// Operations in a transaction; etcd takes no more than 128 (`--max-txn-ops`).
+const AT_ONCE: usize = 100;
+
 pub(crate) struct Connected {
     runtime: Runtime,
     client: Client,
@@ -87,6 +90,19 @@ impl Connected {
                 revoke: start.elapsed().saturating_sub(lock),
             }
         })
+    }
+
+    /// Puts the keys and deletes them, which leaves nothing but history.
+    pub(crate) fn come_and_go(&mut self, keys: &[String]) {
+        for some in keys.chunks(AT_ONCE) {
+            let put = |key: &String| TxnOp::put(&**key, [b'x'; 200], None);
+            let delete = |key: &String| TxnOp::delete(&**key, None);
+            let ops: [Vec<TxnOp>; 2] = [some.iter().map(put).collect(), some.iter().map(delete).collect()];
+            for ops in ops {
+                let done = self.client.txn(Txn::new().and_then(ops));
+                self.runtime.block_on(done).expect("an answer");
+            }
+        }
     }
 
     /// Forgets all that was, and gives the room back.

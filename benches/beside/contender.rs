@@ -59,6 +59,21 @@ impl Contender {
             Self::Etcdctl | Self::Flock | Self::Bare => format!("{lock}/"),
         }
     }
+
+    /// The keys that one run puts and one deletes: for a run record that is a later one.
+    pub(crate) fn passing(self, lock: &str) -> Vec<String> {
+        let lease = fastrand::i64(1..);
+        let entry = format!("{}{lease:x}", self.queue(lock));
+        match self {
+            Self::Meshlock => vec![
+                entry,
+                format!("meshlock/open/{lock}/{lease:x}"),
+                format!("meshlock/log/{lock}/{lease:016x}"),
+            ],
+            Self::Etcdctl => vec![entry],
+            Self::Flock | Self::Bare => Vec::new(),
+        }
+    }
 }
 
 fn with<S: AsRef<OsStr>>(mut call: Command, words: &[S]) -> Command {

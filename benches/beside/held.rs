@@ -1,4 +1,4 @@
-//! `held`: many locks held from one machine for minutes, by the defaults of each: what is lost, and what holding on
+//! `held`: many locks held from one machine for minutes, or one that many wait for: what is lost, and what holding on
 //! costs that machine and etcd.
 
 use crate::children::{Household, programs, running};
@@ -6,10 +6,10 @@ use crate::client::Connected;
 use crate::contender::{Contender, found};
 use crate::harness::{eventually, so, unique};
 use crate::site::Site;
-use crate::table::{Table, figure};
+use crate::table::{Table, figure, milliseconds};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Child;
 use std::thread::sleep;
@@ -24,22 +24,21 @@ pub(crate) struct Arguments {
     /// held: for how long
     #[arg(long, value_name = "MIN", default_value_t = 2.0)]
     minutes: f64,
+    /// held: all want one lock, so that one holds it and the others wait
+    #[arg(long)]
+    on_one: bool,
+    /// held: meshlock's TTL, in seconds; etcdctl keeps its own [default: that of the product]
+    #[arg(long, value_name = "S")]
+    ttl: Option<u32>,
+    /// held: without `etcdctl lock`, whose threads fill a machine sooner
+    #[arg(long)]
+    alone: bool,
 }
 
 /// So many start at once; more would only measure how two processors share a thousand starts.
 const BATCH: usize = 20;
 /// Until what comes with a start, such as the watch, has been done.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
-
-/// What was spent so far.
-struct Spent {
-    /// By those who hold, in seconds.
-    holders: f64,
-    /// By etcd, in seconds.
-    server: f64,
-    /// That etcd has got, in calls and streams alike.
-    messages: f64,
-}
 
 pub(crate) fn measure(arguments: &Arguments) {
     let mut table = Table::new([
@@ -51,8 +50,12 @@ pub(crate) fn measure(arguments: &Arguments) {
         "CPU per lock and minute, ms",
         "etcd's CPU, ms",
         "messages to etcd",
+        "etcd's memory, MiB",
     ]);
     for contender in Contender::ON_ETCD {
+        if arguments.alone && contender != Contender::Meshlock {
+            continue;
+        }
         hold(contender, arguments, &mut table);
     }
     println!("\n{table}");
@@ -69,19 +72,31 @@ fn hold(contender: Contender, arguments: &Arguments, table: &mut Table) {
     let mut calls: Vec<Child> = Vec::new();
     let queues = contender.queue("held").trim_end_matches('/').to_owned();
     for number in 1..=arguments.locks {
-        let lock = format!("held-{number}");
-        calls.push(contender.call(&site, &lock, &command).spawn().expect("a call"));
+        let lock = if arguments.on_one {
+            "held".to_owned()
+        } else {
+            format!("held-{number}")
+        };
+        let mut call = contender.call(&site, &lock, &command);
+        call.envs(arguments.ttl.map(|seconds| ("MESHLOCK_TTL", seconds.to_string())));
+        calls.push(call.spawn().expect("a call"));
         if number % BATCH == 0 || number == arguments.locks {
-            eventually("all have their lock", || so(connected.count(&queues) == number));
+            eventually("all have come", || so(connected.count(&queues) == number));
         }
     }
     sleep(SETTLED_AFTER);
     let processes = programs(&calls).concat();
-    let (start, before) = (Instant::now(), Spent::now(&processes, &site));
+    let spent = || -> Duration { processes.iter().map(|pid| running(*pid)).sum() };
+    let (start, holders_before, before) = (Instant::now(), spent(), site.served());
     sleep(Duration::from_secs_f64(arguments.minutes * 60.0));
-    let (time, after) = (start.elapsed(), Spent::now(&processes, &site));
+    let (time, holders, after) = (start.elapsed(), spent(), site.served());
+    let memory = site.memory();
     let gone = arguments.locks - connected.count(&queues);
-    drop(File::options().write(true).open(&gate).expect("a gate"));
+    // Those who come after find it open.
+    let opened = File::options().write(true).open(&gate).expect("a gate");
+    fs::remove_file(&gate).expect("no gate");
+    File::create(&gate).expect("an empty file");
+    drop(opened);
     let ended = calls.iter_mut().map(|call| call.wait().expect("its status"));
     let failed = ended.filter(|status| !status.success()).count();
     household.alone();
@@ -93,19 +108,9 @@ fn hold(contender: Contender, arguments: &Arguments, table: &mut Table) {
         figure(minutes),
         gone.to_string(),
         failed.to_string(),
-        each((after.holders - before.holders) * 1000.0),
-        each((after.server - before.server) * 1000.0),
+        each(milliseconds(holders - holders_before)),
+        each(milliseconds(after.cpu - before.cpu)),
         each(after.messages - before.messages),
+        figure(memory),
     ]);
-}
-
-impl Spent {
-    fn now(processes: &[i32], site: &Site) -> Self {
-        let etcd = &site.cluster.members[0];
-        Self {
-            holders: processes.iter().map(|pid| running(*pid).as_secs_f64()).sum(),
-            server: running(etcd.pid()).as_secs_f64(),
-            messages: etcd.metric("grpc_server_msg_received_total", ""),
-        }
-    }
 }

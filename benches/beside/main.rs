@@ -17,9 +17,11 @@ mod contender;
 mod growth;
 mod handover;
 mod held;
+mod history;
 mod machine;
 mod memory;
 mod queue;
+mod server;
 mod site;
 mod table;
 mod throughput;
@@ -48,6 +50,10 @@ struct Arguments {
     held: held::Arguments,
     #[command(flatten)]
     growth: growth::Arguments,
+    #[command(flatten)]
+    history: history::Arguments,
+    #[command(flatten)]
+    server: server::Arguments,
     /// What `cargo bench` adds.
     #[arg(long, hide = true)]
     bench: bool,
@@ -67,6 +73,10 @@ enum Section {
     Held,
     /// What runs leave in etcd
     Growth,
+    /// What a run costs after many others of the same name, until etcd is compacted
+    History,
+    /// What a call costs etcd
+    Server,
 }
 
 fn main() {
@@ -93,6 +103,8 @@ fn main() {
             Section::Throughput => throughput::measure(&arguments.throughput),
             Section::Held => held::measure(&arguments.held),
             Section::Growth => growth::measure(&arguments.growth),
+            Section::History => history::measure(&arguments.history),
+            Section::Server => server::measure(&arguments.server),
         }
     }
 }

@@ -1,9 +1,12 @@
 //! The etcd on which something is measured, and how it is reached: one member or three, plain or by mutual TLS.
 
+use crate::children::running;
 use crate::harness::etcd::ServerTls;
 use crate::harness::tls::{Authority, Identity};
 use crate::harness::{Cluster, Etcd, directory, eventually, option, so};
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub(crate) struct Site {
     pub(crate) title: String,
@@ -17,6 +20,13 @@ pub(crate) struct Site {
 pub(crate) struct Tls {
     pub(crate) authority: Authority,
     pub(crate) client: Identity,
+}
+
+/// What the first member has done so far.
+pub(crate) struct Served {
+    pub(crate) cpu: Duration,
+    /// That it has got, in calls and streams alike.
+    pub(crate) messages: f64,
 }
 
 impl Site {
@@ -74,6 +84,24 @@ impl Site {
     /// Their pids.
     pub(crate) fn servers(&self) -> Vec<i32> {
         self.cluster.members.iter().map(Etcd::pid).collect()
+    }
+
+    pub(crate) fn served(&self) -> Served {
+        let etcd = &self.cluster.members[0];
+        Served {
+            cpu: running(etcd.pid()),
+            messages: etcd.metric("grpc_server_msg_received_total", ""),
+        }
+    }
+
+    /// Of the first member, in MiB: resident, with what it maps of its database.
+    pub(crate) fn memory(&self) -> f64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.cluster.members[0].pid())).expect("its status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib: u32 = line
+            .and_then(|line| line.split_whitespace().next()?.parse().ok())
+            .expect("a size");
+        f64::from(kib) / 1024.0
     }
 
     pub(crate) fn endpoints(&self) -> String {
