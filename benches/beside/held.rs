@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// held: all want one lock, so that one holds it and the others wait
     #[arg(long)]
     on_one: bool,
-    /// held: meshlock's TTL, in seconds; etcdctl keeps its own [default: that of the product]
+    /// held: meshlock's TTL, in seconds; etcdctl keeps its own [default: its own]
     #[arg(long, value_name = "S")]
     ttl: Option<u32>,
     /// held: without `etcdctl lock`, whose threads fill a machine sooner
@@ -87,10 +87,11 @@ fn hold(contender: Contender, arguments: &Arguments, table: &mut Table) {
     sleep(SETTLED_AFTER);
     let processes = programs(&calls).concat();
     let spent = || -> Duration { processes.iter().map(|pid| running(*pid)).sum() };
-    let (start, holders_before, before) = (Instant::now(), spent(), site.served());
+    let messages_before = site.messages();
+    let (start, holders_before, server_before) = (Instant::now(), spent(), site.cpu());
     sleep(Duration::from_secs_f64(arguments.minutes * 60.0));
-    let (time, holders, after) = (start.elapsed(), spent(), site.served());
-    let memory = site.memory();
+    let (time, holders, server) = (start.elapsed(), spent(), site.cpu());
+    let (messages, memory) = (site.messages(), site.memory());
     let gone = arguments.locks - connected.count(&queues);
     // Those who come after find it open.
     let opened = File::options().write(true).open(&gate).expect("a gate");
@@ -108,9 +109,9 @@ fn hold(contender: Contender, arguments: &Arguments, table: &mut Table) {
         figure(minutes),
         gone.to_string(),
         failed.to_string(),
-        each(milliseconds(holders - holders_before)),
-        each(milliseconds(after.cpu - before.cpu)),
-        each(after.messages - before.messages),
+        each(milliseconds(holders.saturating_sub(holders_before))),
+        each(milliseconds(server.saturating_sub(server_before))),
+        each(messages - messages_before),
         figure(memory),
     ]);
 }

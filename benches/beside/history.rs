@@ -89,9 +89,9 @@ fn block(site: &Site, calls: &mut [Command; 2], rounds: usize) -> [Cost; 2] {
     let mut costs = [const { Cost::new() }; 2];
     for _ in 0..rounds {
         for (call, cost) in calls.iter_mut().zip(&mut costs) {
-            let before = site.served();
+            let before = site.cpu();
             cost.wall.time(household.time(call, 0).wall);
-            cost.server.push(milliseconds(site.served().cpu - before.cpu));
+            cost.server.push(milliseconds(site.cpu().saturating_sub(before)));
         }
     }
     costs

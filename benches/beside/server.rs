@@ -39,6 +39,11 @@ pub(crate) fn measure(arguments: &Arguments) {
     let mut calls = [
         ("meshlock run", Contender::Meshlock.call(&site, "free", &truth), 0),
         (
+            "nothing, for a tenth of a second",
+            Contender::Bare.call(&site, "nap", &nap),
+            0,
+        ),
+        (
             "meshlock run, of a tenth of a second",
             Contender::Meshlock.call(&site, "nap", &nap),
             0,
@@ -56,16 +61,14 @@ pub(crate) fn measure(arguments: &Arguments) {
     let mut table = Table::new(["call", "etcd's CPU, ms", "messages to etcd"]);
     for (title, call, status) in &mut calls {
         let mut block = |calls: usize| {
-            let before = site.served();
+            let messages = site.messages();
+            let cpu = site.cpu();
             for _ in 0..calls {
                 household.time(call, *status);
             }
-            let after = site.served();
+            let cpu = site.cpu().saturating_sub(cpu);
             let calls = f64::from(u32::try_from(calls).expect("some calls"));
-            (
-                milliseconds(after.cpu - before.cpu) / calls,
-                (after.messages - before.messages) / calls,
-            )
+            (milliseconds(cpu) / calls, (site.messages() - messages) / calls)
         };
         block(WARM_UP);
         let (mut cpu, mut messages) = (Samples::new(), Samples::new());
