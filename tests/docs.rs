@@ -13,6 +13,7 @@ use meshlock::lock::board::{Board, Life, Lock, Read};
 use meshlock::lock::keys::Place;
 use meshlock::outcome::{EXIT_STATUSES, Row};
 use meshlock::report::{self, locks, locks::Detail};
+use meshlock::rules::{Asked, Rules};
 use meshlock::settings::file::keys::{KEYS, Scope};
 use meshlock::store::Item;
 use std::fmt::Write as _;
@@ -68,6 +69,70 @@ fn the_tests_that_the_argument_for_safety_names_are_there() {
     for name in named {
         assert!(tests.contains(&format!("fn {name}()")), "docs/SAFETY.md names {name}");
     }
+}
+
+/// What is measured is the machine's; how often a lease is renewed follows from the rules.
+#[test]
+fn the_arithmetic_for_fleets_is_that_of_the_rules() {
+    let page = read("docs/SCALE.md");
+    let (_, table) = page.split_once("| holders and waiters |").expect("the table");
+    let number = |cell: &str| cell.replace(',', "").parse::<f64>().expect("a number");
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert!(rows.len() > 5, "{rows:?}");
+    for row in rows {
+        let asked = Asked {
+            ttl: Duration::from_secs_f64(number(row[1].trim_end_matches(" s"))),
+            grace: None,
+            lost_grace: Duration::ZERO,
+            max_runtime: None,
+            release_timeout: Duration::from_secs(5),
+        };
+        let interval = Rules::as_asked(&asked).expect("a TTL in range").interval;
+        // Up to 15 % sooner, by lot.
+        let renewals = number(row[0]) / (interval.as_secs_f64() * 0.925);
+        for (said, computed) in [(row[2], renewals), (row[3], 3.0 * renewals)] {
+            assert!((number(said) - computed).abs() <= 0.5, "{row:?}: {computed}");
+        }
+    }
+}
+
+#[test]
+fn the_benches_that_the_pages_name_are_there() {
+    let benches: Vec<(String, String)> = fs::read_dir(root().join("benches/beside"))
+        .expect("the benches")
+        .map(|entry| {
+            let name = entry.expect("a file").file_name().into_string().expect("text");
+            let text = read(&format!("benches/beside/{name}"));
+            (name, text)
+        })
+        .collect();
+    let mut named = 0;
+    for page in ["README.md", "docs/SCALE.md"] {
+        for call in read(page).split("benches/run ").skip(1) {
+            let words = call
+                .split(|c| "`#\n|".contains(c))
+                .next()
+                .expect("what follows")
+                .split(' ');
+            for word in words.filter(|word| word.starts_with(|c: char| c == '-' || c.is_ascii_lowercase())) {
+                let there = match word.strip_prefix("--") {
+                    Some(option) => {
+                        let field = format!("    {}: ", option.replace('-', "_"));
+                        benches.iter().any(|(_, text)| text.contains(&field))
+                    }
+                    None => benches.iter().any(|(name, _)| *name == format!("{word}.rs")),
+                };
+                assert!(there, "{page} names `{word}` of benches/run");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 4, "{named}");
 }
 
 #[test]
