@@ -24,7 +24,12 @@ const BLOCK: usize = 20;
 const A_WHILE: &str = "0.1";
 
 pub(crate) fn measure(arguments: &Arguments) {
-    let site = Site::plain(1);
+    for start in [Site::plain, Site::mutual_tls] {
+        serve(&start(1), arguments.calls);
+    }
+}
+
+fn serve(site: &Site, times: usize) {
     // Somebody else's entry, which is never renewed.
     site.cluster.members[0].put("meshlock/lock/taken/1f", "");
     let (truth, sleep) = ([found(Path::new("true"))], found(Path::new("sleep")));
@@ -33,19 +38,20 @@ pub(crate) fn measure(arguments: &Arguments) {
         let mut call = silent(meshlock::binary());
         call.arg(words[0])
             .arg(format!("--endpoints={}", site.endpoints()))
+            .args(site.access())
             .args(&words[1..]);
         call
     };
     let mut calls = [
-        ("meshlock run", Contender::Meshlock.call(&site, "free", &truth), 0),
+        ("meshlock run", Contender::Meshlock.call(site, "free", &truth), 0),
         (
             "nothing, for a tenth of a second",
-            Contender::Bare.call(&site, "nap", &nap),
+            Contender::Bare.call(site, "nap", &nap),
             0,
         ),
         (
             "meshlock run, of a tenth of a second",
-            Contender::Meshlock.call(&site, "nap", &nap),
+            Contender::Meshlock.call(site, "nap", &nap),
             0,
         ),
         (
@@ -54,11 +60,11 @@ pub(crate) fn measure(arguments: &Arguments) {
             75,
         ),
         ("meshlock status NAME", of_meshlock(&["status", "free"]), 0),
-        ("etcdctl lock", Contender::Etcdctl.call(&site, "free", &truth), 0),
+        ("etcdctl lock", Contender::Etcdctl.call(site, "free", &truth), 0),
     ];
     let household = Household::now();
     let (servers, mut others) = (site.servers(), Others::new());
-    let mut table = Table::new(["call", "etcd's CPU, ms", "messages to etcd"]);
+    let mut table = Table::new([&*site.title, "etcd's CPU, ms", "messages to etcd"]);
     for (title, call, status) in &mut calls {
         let mut block = |calls: usize| {
             let messages = site.messages();
@@ -72,7 +78,7 @@ pub(crate) fn measure(arguments: &Arguments) {
         };
         block(WARM_UP);
         let (mut cpu, mut messages) = (Samples::new(), Samples::new());
-        for _ in 0..arguments.calls.div_ceil(BLOCK) {
+        for _ in 0..times.div_ceil(BLOCK) {
             let each = others.avoid(&servers, || block(BLOCK));
             cpu.push(each.0);
             messages.push(each.1);
