@@ -115,7 +115,7 @@ fn the_benches_that_the_pages_name_are_there() {
     for page in ["README.md", "docs/SCALE.md"] {
         for call in read(page).split("benches/run ").skip(1) {
             let words = call
-                .split(|c| "`#\n|".contains(c))
+                .split(|c| "`'#\n|".contains(c))
                 .next()
                 .expect("what follows")
                 .split(' ');
