@@ -72,8 +72,10 @@ pub struct Checks {
     pub send_instant: bool,
     /// A renewal is accepted only with a linearizable read of the own key in the same raft term.
     pub own_key_read: bool,
-    /// The queue is read again after a departure before the command starts.
+    /// A departure starts the command only where a read has shown that nobody else is ahead.
     pub read_before_start: bool,
+    /// Only one that took entry and open record at one revision does so without a read after it.
+    pub one_revision: bool,
     /// Nobody starts beside an unclean departure before the hand-over delay.
     pub handover_delay: bool,
     /// The guardian kills at the deadline on its own.
@@ -89,6 +91,7 @@ impl Checks {
         send_instant: true,
         own_key_read: true,
         read_before_start: true,
+        one_revision: true,
         handover_delay: true,
         own_timer: true,
         last_duty: true,

@@ -2,8 +2,8 @@
 //! it decides. Runs in the forked keeper and never returns. Decides nothing, prints nothing.
 
 use crate::link::{Ended, FromGuardian, FromKeeper};
-use crate::lock::keeper::{self, Action, Answer, Event, Policy, Request, State, Watched};
-use crate::lock::queue::{Change, Departure, Queue};
+use crate::lock::keeper::{self, Action, Answer, Event, Policy, Request, Seen, State, Watched};
+use crate::lock::queue::{Change, Departure, Predecessor, Queue};
 use crate::lock::record::{Ask, Holder, Run};
 use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind, INTERNAL};
@@ -110,7 +110,7 @@ struct Loop {
     changes: Option<UnboundedReceiver<Change>>,
     watch: u64,
     watch_task: Option<AbortHandle>,
-    predecessor: Option<String>,
+    predecessor: Option<Predecessor>,
     /// Words that found no room in the link yet.
     unsaid: VecDeque<FromKeeper>,
     lease: i64,
@@ -173,9 +173,12 @@ impl Loop {
             let due = self.state.wake_at(&self.task.policy);
             self.alarm.get_mut().set(due.into_iter().chain(retry).min());
             if let Some(event) = self.next().await {
-                let rests = matches!(event, Event::WatchReady | Event::Renewal { .. });
-                self.step(event);
                 // A waiter or a holder is at rest after these, and keeps what it does not need for long.
+                let rests = match &event {
+                    Event::Seen(seen) => seen.contains(&Seen::Ready),
+                    event => matches!(event, Event::Renewal { .. }),
+                };
+                self.step(event);
                 if rests {
                     sys::shed_stack();
                 }
@@ -235,11 +238,16 @@ impl Loop {
                 Report::Event(event) => Some(event),
             },
             change = changed => {
-                // The broken watch itself says why.
-                if change.is_none() {
+                let Some(change) = change else {
+                    // The broken watch itself says why.
                     self.changes = None;
+                    return None;
+                };
+                let mut seen: Vec<Seen> = self.seen(change).into_iter().collect();
+                while let Some(change) = self.changes.as_mut().and_then(|changes| changes.try_recv().ok()) {
+                    seen.extend(self.seen(change));
                 }
-                self.changed(change?)
+                (!seen.is_empty()).then_some(Event::Seen(seen))
             }
             ready = self.alarm.readable_mut() => {
                 let mut ready = ready.ok()?;
@@ -264,15 +272,28 @@ impl Loop {
         Event::Guardian(said)
     }
 
-    fn changed(&self, change: Change) -> Option<Event> {
+    fn seen(&self, change: Change) -> Option<Seen> {
         let place = self.queue.place();
         match change {
-            Change::Ready => Some(Event::WatchReady),
-            Change::Deleted { key } if key == place.entry(self.lease) => Some(Event::EntryDeleted),
-            Change::Deleted { key } if Some(&key) == self.predecessor.as_ref() => Some(Event::QueueChanged),
-            Change::Deleted { key } | Change::Put { key, .. } if key == place.freeze() => Some(Event::QueueChanged),
-            Change::Put { key, value } if key == place.ask(self.lease) => Ask::parse(&value).map(Event::Asked),
-            Change::Deleted { .. } | Change::Put { .. } => None,
+            Change::Ready => Some(Seen::Ready),
+            Change::Deleted { key, at } => {
+                let before = self.predecessor.as_ref();
+                let is = |other: Option<&String>| other == Some(&key);
+                if is(before.map(|before| &before.entry)) {
+                    Some(Seen::PredecessorGone { at })
+                } else if is(before.and_then(|before| before.open.as_ref())) {
+                    Some(Seen::OpenGone { at })
+                } else if is(before.and_then(|before| before.earlier.as_ref())) {
+                    Some(Seen::EarlierGone)
+                } else if key == place.entry(self.lease) {
+                    Some(Seen::OursGone)
+                } else {
+                    (key == place.freeze()).then_some(Seen::FreezeChanged)
+                }
+            }
+            Change::Put { key, .. } if key == place.freeze() => Some(Seen::FreezeChanged),
+            Change::Put { key, value } if key == place.ask(self.lease) => Ask::parse(&value).map(Seen::Asked),
+            Change::Put { .. } => None,
         }
     }
 
@@ -395,7 +416,11 @@ impl Loop {
         let place = self.queue.place();
         let mut keys = vec![place.entry(self.lease), place.ask(self.lease)];
         keys.extend(watched.freeze.then(|| place.freeze()));
-        keys.extend(watched.predecessor.clone());
+        if let Some(before) = &watched.predecessor {
+            keys.push(before.entry.clone());
+            keys.extend(before.open.clone());
+            keys.extend(before.earlier.clone());
+        }
         self.predecessor = watched.predecessor;
         let (sender, receiver) = unbounded_channel();
         self.watch += 1;
@@ -496,6 +521,10 @@ impl Call {
             Request::Enqueue => queue.enqueue(lease, ttl).await.map(Answer::View),
             Request::Seize => queue.seize(lease, ttl).await.map(Answer::View),
             Request::Read => queue.read(lease, token_or_none).await.map(Answer::View),
+            Request::Stand { predecessor } => queue
+                .stand(lease, token_or_none, predecessor.as_deref())
+                .await
+                .map(Answer::Standing),
             Request::Clear {
                 stale,
                 vanished,

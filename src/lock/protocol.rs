@@ -3,7 +3,7 @@
 
 use super::keys::{Kind, Place};
 use super::record::{Holder, Open, Run};
-use super::view::{Ahead, Renewal, Stale, Vanished, View, entry, frozen, stale, vanished};
+use super::view::{Ahead, Heir, Predecessor, Renewal, Stale, Standing, Vanished, View, entry, frozen, stale, vanished};
 use crate::moment::Moment;
 use crate::store::{Alive, Answer, Fault, Found, If, Item, Op, Order, Read, Txn, What};
 use std::time::Duration;
@@ -44,6 +44,15 @@ pub enum Departure {
     Done,
     /// Nothing was done: our entry was gone already, and not by our hand.
     Taken,
+}
+
+/// How entry and open record go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// At one revision, at which the name is not frozen: whoever is next needs no more to start.
+    AtOnce,
+    /// The open record first, and the entry by [`Protocol::vacate`]: whoever is next looks at the queue.
+    Apart,
 }
 
 /// What is left behind by a departure.
@@ -132,54 +141,104 @@ impl Protocol {
         read_only(vec![Op::Read(one(self.place.entry(lease)))])
     }
 
-    /// Leaves a place under which nothing ever ran.
-    pub fn abandon(&self, lease: i64) -> Txn {
+    /// What has become of our entry, and of what holds us up.
+    pub fn stand(&self, lease: i64, predecessor: Option<&str>) -> Txn {
+        let place = &self.place;
+        let keys = [place.entry(lease), place.ask(lease), place.freeze()];
+        let keys = keys.into_iter().chain(predecessor.map(str::to_owned));
+        read_only(keys.map(|key| Op::Read(one(key))).collect())
+    }
+
+    /// What the answer to [`Protocol::stand`] says.
+    pub fn standing(answer: Answer, lease: i64, token: i64) -> Standing {
+        let revision = answer.revision;
+        let mut keys = answer.reads.into_iter().map(|found| found.items.into_iter().next());
+        let [mine, ask, freeze, predecessor] = std::array::from_fn(|_| keys.next().flatten());
+        Standing {
+            revision,
+            mine: mine
+                .filter(|entry| entry.lease == lease && entry.created == token)
+                .map(|entry| entry.created),
+            predecessor: predecessor.is_some(),
+            frozen: freeze.is_some(),
+            ask: ask.map(|item| item.value),
+        }
+    }
+
+    /// Leaves a place under which nothing ever ran. While the name is frozen, `AtOnce` does nothing.
+    pub fn abandon(&self, lease: i64, how: How) -> Txn {
         Txn {
-            then: self.departure(lease).to_vec(),
+            when: self.may_go(how),
+            then: self.departure(lease, how),
+            ..Txn::default()
+        }
+    }
+
+    /// Takes away the entry whose open record is gone.
+    pub fn vacate(&self, lease: i64) -> Txn {
+        Txn {
+            then: [self.place.entry(lease), self.place.ask(lease)].map(delete).to_vec(),
             ..Txn::default()
         }
     }
 
     /// Lets go of the hold of `left.run`, which is dead, so that nobody has a reason left to hold back. If the entry
-    /// is not there any more, nothing is done, and [`Protocol::departed`] says why.
+    /// is not there any more, or the name is frozen and this is to be `AtOnce`, nothing is done, and
+    /// [`Protocol::departed`] says why.
     ///
     /// # Errors
     /// As [`Protocol::enqueue`].
-    pub fn release(&self, lease: i64, left: Left<'_>) -> Result<Txn, Fault> {
-        Ok(self.letting_go(lease, left.run.token, self.recorded(left)?))
+    pub fn release(&self, lease: i64, left: Left<'_>, how: How) -> Result<Txn, Fault> {
+        Ok(self.letting_go(lease, left.run.token, self.recorded(left)?, how))
     }
 
     /// As [`Protocol::release`] to a server that takes no more records.
-    pub fn release_unrecorded(&self, lease: i64, left: Left<'_>) -> Txn {
-        self.letting_go(lease, left.run.token, self.made_room(left).into_iter().collect())
+    pub fn release_unrecorded(&self, lease: i64, left: Left<'_>, how: How) -> Txn {
+        self.letting_go(lease, left.run.token, self.made_room(left).into_iter().collect(), how)
     }
 
-    fn letting_go(&self, lease: i64, token: i64, recorded: Vec<Op>) -> Txn {
-        let traces = [self.place.open(lease), self.place.run_record(token)];
+    fn letting_go(&self, lease: i64, token: i64, recorded: Vec<Op>, how: How) -> Txn {
+        let entry = self.place.entry(lease);
+        let traces = [entry.clone(), self.place.open(lease), self.place.run_record(token)];
+        let ours = If::Created { key: entry, at: token };
         Txn {
-            when: vec![If::Created {
-                key: self.place.entry(lease),
-                at: token,
-            }],
-            then: [self.departure(lease).to_vec(), recorded].concat(),
+            when: [vec![ours], self.may_go(how)].concat(),
+            then: [self.departure(lease, how), recorded].concat(),
             otherwise: traces.map(|key| Op::Read(one(key))).to_vec(),
         }
     }
 
-    /// What the answer to [`Protocol::release`] says. Our own release takes entry and open record away together, and
-    /// puts the record there: where the entry alone is gone, or somebody else's words lie under our token, it was
-    /// taken from us. So it was where nothing is left and this was `only_try`. Else nothing is held against the run: an
-    /// earlier one may have been done, without its record or with one that has made room for others since.
-    pub fn departed(answer: Answer, run: &Run, only_try: bool) -> Departure {
+    /// The next in the queue takes a departure at one revision for leave to start.
+    fn may_go(&self, how: How) -> Vec<If> {
+        match how {
+            How::AtOnce => vec![If::Created {
+                key: self.place.freeze(),
+                at: 0,
+            }],
+            How::Apart => Vec::new(),
+        }
+    }
+
+    /// What the answer to [`Protocol::release`] says; `None` where the name is frozen, and it is to be done
+    /// [`How::Apart`]. Our own release takes the open record away, and puts the record there: where the entry alone is
+    /// gone, or somebody else's words lie under our token, it was taken from us. So it was where nothing is left and
+    /// this was `only_try`. Else nothing is held against the run: an earlier one may have been done, without its record
+    /// or with one that has made room for others since.
+    pub fn departed(answer: Answer, run: &Run, only_try: bool) -> Option<Departure> {
         let mut traces = answer.reads.into_iter().map(|found| found.items.into_iter().next());
-        let (open, record) = (traces.next().flatten(), traces.next().flatten());
+        let [entry, open, record] = std::array::from_fn(|_| traces.next().flatten());
         let ours = |record: &Item| Run::parse(&record.value).is_some_and(|there| there.ended == run.ended);
-        match (open, record) {
-            _ if answer.succeeded => Departure::Done,
+        if answer.succeeded {
+            return Some(Departure::Done);
+        }
+        if entry.is_some_and(|entry| entry.created == run.token) {
+            return None;
+        }
+        Some(match (open, record) {
             (_, Some(record)) if ours(&record) => Departure::Done,
             (None, None) if !only_try => Departure::Done,
             (None, None) | (Some(_), _) | (_, Some(_)) => Departure::Taken,
-        }
+        })
     }
 
     /// What is still to be done where the entry was taken: nobody has a reason left to hold back, and the run is
@@ -197,7 +256,7 @@ impl Protocol {
     }
 
     fn settling(&self, lease: i64, recorded: Vec<Op>) -> Txn {
-        let [_, rest @ ..] = self.departure(lease);
+        let rest = [self.place.open(lease), self.place.ask(lease)].map(delete);
         Txn {
             then: [rest.to_vec(), recorded].concat(),
             ..Txn::default()
@@ -223,9 +282,14 @@ impl Protocol {
         })
     }
 
-    fn departure(&self, lease: i64) -> [Op; 3] {
+    fn departure(&self, lease: i64, how: How) -> Vec<Op> {
         let place = &self.place;
-        [place.entry(lease), place.open(lease), place.ask(lease)].map(|key| Op::Delete { key })
+        match how {
+            How::AtOnce => [place.entry(lease), place.open(lease), place.ask(lease)]
+                .map(delete)
+                .to_vec(),
+            How::Apart => vec![delete(place.open(lease))],
+        }
     }
 
     /// Our entry and its open record.
@@ -244,10 +308,7 @@ impl Protocol {
     fn remains(&self, open: &str) -> Vec<Op> {
         let place = &self.place;
         let ask = place.lease(Kind::Open, open).map(|lease| place.ask(lease));
-        ask.into_iter()
-            .chain([open.to_owned()])
-            .map(|key| Op::Delete { key })
-            .collect()
+        ask.into_iter().chain([open.to_owned()]).map(delete).collect()
     }
 
     /// What a [`View`] is made of, in the order in which [`Queue::view`] takes it apart.
@@ -262,8 +323,8 @@ impl Protocol {
             created_before: token,
             keys_only: false,
         };
-        // Before our token is known, our own entry is among the youngest.
-        let youngest = if token.is_some() { COUNTED } else { 2 };
+        // The predecessor and the one before it. Before our token is known, our own entry is among the youngest.
+        let youngest = if token.is_some() { COUNTED } else { 3 };
         let mut reads = vec![
             first(place.queue(), Order::Oldest, 1),
             Read {
@@ -302,15 +363,27 @@ impl Protocol {
             .filter(|entry| Some(entry.lease) == lease && token.is_none_or(|token| entry.created == token))
             .map(|entry| entry.created);
         let not_ours = |item: &&Item| Some(&item.key) != own.as_ref();
-        let ahead = match (oldest.items.iter().find(not_ours), youngest.items.iter().find(not_ours)) {
-            (Some(holder), Some(predecessor)) => Some(Ahead {
-                count: match token {
+        let mut before = youngest.items.iter().filter(not_ours);
+        let ahead = match (oldest.items.iter().find(not_ours), before.next()) {
+            (Some(holder), Some(predecessor)) => {
+                let count = match token {
                     Some(_) => i64::try_from(youngest.items.len()).unwrap_or(i64::MAX),
                     None => oldest.all - i64::from(mine.is_some()),
-                },
-                holder: entry(holder, last_run.items.first()),
-                predecessor: predecessor.key.clone(),
-            }),
+                };
+                let frozen = freeze.items.first();
+                Some(Ahead {
+                    count,
+                    holder: entry(holder, last_run.items.first()),
+                    heir: Some(predecessor)
+                        .filter(|_| count == 1 && frozen.is_none() && mine.is_some())
+                        .and_then(|only| self.heir(only, &opens, &log, lease)),
+                    predecessor: Predecessor {
+                        entry: predecessor.key.clone(),
+                        open: place.lease(Kind::Lock, &predecessor.key).map(|of| place.open(of)),
+                        earlier: before.next().map(|earlier| earlier.key.clone()),
+                    },
+                })
+            }
             _ => None,
         };
         // Those of the entries ahead lie here too: only when these are gone does an open record say anything.
@@ -334,6 +407,32 @@ impl Protocol {
         }
     }
 
+    /// Whether a clean departure of `only`, the one entry before ours, would leave nothing to be read.
+    fn heir(&self, only: &Item, opens: &Found, log: &Found, lease: Option<i64>) -> Option<Heir> {
+        let place = &self.place;
+        let mut others = self.opens_of_others(opens, lease);
+        let its_own = |open: &Item| place.lease(Kind::Open, &open.key) == place.lease(Kind::Lock, &only.key);
+        let sole = others
+            .next()
+            .filter(|open| its_own(open) && open.created == only.created)?;
+        let all_told = opens.items.len() < FEW as usize;
+        (all_told && others.next().is_none()).then(|| Heir {
+            oldest_kept: match self.keep.checked_sub(2) {
+                // Its record will be one of them.
+                Some(others_kept) => log.items.get(others_kept as usize).map(|item| item.key.clone()),
+                None => Some(place.run_record(sole.created)),
+            },
+        })
+    }
+
+    fn opens_of_others<'a>(&self, opens: &'a Found, lease: Option<i64>) -> impl Iterator<Item = &'a Item> {
+        opens.items.iter().filter(move |item| {
+            self.place
+                .lease(Kind::Open, &item.key)
+                .is_some_and(|of| Some(of) != lease)
+        })
+    }
+
     /// The open records of others among these. What else lies there says nothing of a departure, and a key that is
     /// not UTF-8 could not be deleted. And what is known of the oldest, by the last run that was recorded.
     pub fn stale(
@@ -342,12 +441,7 @@ impl Protocol {
         last_run: Option<&Item>,
         lease: Option<i64>,
     ) -> (Vec<Stale>, Option<Box<Vanished>>) {
-        let others = |item: &&Item| {
-            self.place
-                .lease(Kind::Open, &item.key)
-                .is_some_and(|of| Some(of) != lease)
-        };
-        let others = || opens.items.iter().filter(others);
+        let others = || self.opens_of_others(opens, lease);
         let oldest = others().next().map(|item| Box::new(vanished(item, last_run)));
         (others().map(stale).collect(), oldest)
     }
@@ -429,6 +523,10 @@ fn one(key: String) -> Read {
         created_before: None,
         keys_only: false,
     }
+}
+
+fn delete(key: String) -> Op {
+    Op::Delete { key }
 }
 
 pub(super) fn only(reads: Vec<Found>) -> Option<Item> {

@@ -3,9 +3,9 @@
 
 use super::keys::{Kind, Place};
 pub use super::protocol::Departure;
-use super::protocol::{CLEARED_AT_ONCE, Gone, Left, Ours, Protocol, only};
+use super::protocol::{CLEARED_AT_ONCE, Gone, How, Left, Ours, Protocol, only};
 use super::record::{Holder, Noticed, Run};
-pub use super::view::{Ahead, Entry, Granted, Renewal, Stale, Vanished, View};
+pub use super::view::{Ahead, Entry, Granted, Heir, Predecessor, Renewal, Stale, Standing, Vanished, View};
 use crate::moment::Moment;
 use crate::rules::Rules;
 pub use crate::store::Change;
@@ -92,6 +92,12 @@ impl Queue {
     pub async fn read(&self, lease: i64, token: i64) -> Result<View, Fault> {
         let answer = self.0.store.txn(self.0.protocol.read(lease, token)).await?;
         self.view(answer, Some(lease), Some(token)).await
+    }
+
+    /// [`Protocol::stand`].
+    pub async fn stand(&self, lease: i64, token: i64, predecessor: Option<&str>) -> Result<Standing, Fault> {
+        let answer = self.0.store.txn(self.0.protocol.stand(lease, predecessor)).await?;
+        Ok(Protocol::standing(answer, lease, token))
     }
 
     /// [`Protocol::clear`], for any number of open records. [`View::stale`] is empty if that was done. That a run
@@ -198,15 +204,34 @@ impl Queue {
                 // A lost enqueueing may still be under way; without its lease it can do nothing more.
                 self.revoke(lease).await?;
             }
-            return store.txn(protocol.abandon(lease)).await.map(|_| Departure::Done);
+            if !store.txn(protocol.abandon(lease, How::AtOnce)).await?.succeeded {
+                store.txn(protocol.abandon(lease, How::Apart)).await?;
+                store.txn(protocol.vacate(lease)).await?;
+            }
+            return Ok(Departure::Done);
         };
         let left = Left { run, drop_upto };
         let first = !self.0.let_go.swap(true, Ordering::Relaxed);
-        let (answer, once) = match store.txn_counted(protocol.release(lease, left)?).await {
-            Err(Fault::NoSpace { .. }) => (store.txn(protocol.release_unrecorded(lease, left)).await?, false),
+        if let Some(departure) = self.let_go(lease, left, How::AtOnce, first).await? {
+            return Ok(departure);
+        }
+        let departure = Box::pin(self.let_go(lease, left, How::Apart, false)).await?;
+        if departure == Some(Departure::Done) {
+            store.txn(protocol.vacate(lease)).await?;
+        }
+        Ok(departure.unwrap_or(Departure::Taken))
+    }
+
+    async fn let_go(&self, lease: i64, left: Left<'_>, how: How, first: bool) -> Result<Option<Departure>, Fault> {
+        let Inner { store, protocol, .. } = &*self.0;
+        let (answer, once) = match store.txn_counted(protocol.release(lease, left, how)?).await {
+            Err(Fault::NoSpace { .. }) => {
+                let unrecorded = protocol.release_unrecorded(lease, left, how);
+                (store.txn(unrecorded).await?, false)
+            }
             outcome => outcome?,
         };
-        Ok(Protocol::departed(answer, run, first && once))
+        Ok(Protocol::departed(answer, left.run, first && once))
     }
 
     /// [`Protocol::settle`]; may be called again after an unknown outcome.

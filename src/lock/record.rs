@@ -87,7 +87,7 @@ pub struct Noticed {
 }
 
 /// What somebody asks of the entry with one lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Hash)]
 pub struct Ask {
     pub format: u32,
     pub kind: String,

@@ -39,8 +39,42 @@ pub struct Ahead {
     pub count: i64,
     /// The oldest: it holds the lock.
     pub holder: Entry,
-    /// The key of the youngest: its departure is what we wait for.
-    pub predecessor: String,
+    /// The youngest: its departure is what we wait for.
+    pub predecessor: Predecessor,
+    /// Told where nothing but that departure is waited for.
+    pub heir: Option<Heir>,
+}
+
+/// The entry just before ours, by its key, and what shows how it departs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Predecessor {
+    pub entry: String,
+    /// Its open record, which a clean departure takes along; `None` where it can have none.
+    pub open: Option<String>,
+    /// The entry before that one: once it is gone, the predecessor may be the only one left.
+    pub earlier: Option<String>,
+}
+
+/// The predecessor is the only one ahead, its open record is there, nobody else's is, and the name is not frozen. Nobody
+/// can come before us any more; so that a clean departure leaves nothing to be read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Heir {
+    /// [`View::oldest_kept`], once the predecessor's run is recorded.
+    pub oldest_kept: Option<String>,
+}
+
+/// What has become of the keys that we wait by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Standing {
+    /// etcd's, at which all of it was so.
+    pub revision: i64,
+    /// As [`View::mine`].
+    pub mine: Option<i64>,
+    /// The predecessor's entry is there.
+    pub predecessor: bool,
+    pub frozen: bool,
+    /// As [`View::ask`].
+    pub ask: Option<Vec<u8>>,
 }
 
 /// An entry of the queue, as a person is told of it.

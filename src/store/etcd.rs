@@ -247,7 +247,10 @@ impl Etcd {
                 let Some(item) = event.kv() else { continue };
                 let key = String::from_utf8_lossy(item.key()).into_owned();
                 let change = match event.event_type() {
-                    EventType::Delete => Change::Deleted { key },
+                    EventType::Delete => Change::Deleted {
+                        key,
+                        at: item.mod_revision(),
+                    },
                     EventType::Put => Change::Put {
                         key,
                         value: item.value().to_vec(),

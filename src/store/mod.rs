@@ -271,6 +271,8 @@ pub enum Change {
     Ready,
     Deleted {
         key: String,
+        /// The revision.
+        at: i64,
     },
     Put {
         key: String,

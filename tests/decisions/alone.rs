@@ -2,8 +2,8 @@
 
 use crate::rules;
 use meshlock::link::{Asked, Ended, FromGuardian, FromKeeper, Hold};
-use meshlock::lock::keeper::{self, Answer, Request};
-use meshlock::lock::queue::{Ahead, Entry, Granted, Renewal, Stale, View};
+use meshlock::lock::keeper::{self, Answer, Request, Seen};
+use meshlock::lock::queue::{Ahead, Entry, Granted, Heir, Predecessor, Renewal, Stale, Standing, View};
 use meshlock::moment::Moment;
 use meshlock::outcome::{CommandEnd, Failure, FailureKind, Outcome};
 use meshlock::rules::Checks;
@@ -111,16 +111,26 @@ fn keeper_event() -> impl Strategy<Value = keeper::Event> {
         8 => view().prop_map(|view| Event::Answer(Answer::View(view))),
         2 => fault().prop_map(Event::Fault),
         1 => renewal,
-        1 => Just(Event::WatchReady),
+        3 => seen().prop_map(Event::Seen),
         1 => fault().prop_map(Event::WatchBroken),
-        1 => Just(Event::QueueChanged),
-        1 => Just(Event::EntryDeleted),
         3 => words.prop_map(|words| Event::Guardian(vec![words])),
         1 => Just(Event::GuardianGone(record())),
         2 => any::<bool>().prop_map(Event::Withdrawn),
         1 => any::<bool>().prop_map(|dead| Event::DutyDone { dead, run: record() }),
         4 => Just(Event::Tick),
     ]
+}
+
+fn seen() -> impl Strategy<Value = Vec<Seen>> {
+    let one = prop_oneof![
+        Just(Seen::Ready),
+        Just(Seen::OursGone),
+        (8..10i64).prop_map(|at| Seen::PredecessorGone { at }),
+        (8..10i64).prop_map(|at| Seen::OpenGone { at }),
+        Just(Seen::EarlierGone),
+        Just(Seen::FreezeChanged),
+    ];
+    prop::collection::vec(one, 1..3)
 }
 
 fn view() -> impl Strategy<Value = View> {
@@ -132,7 +142,12 @@ fn view() -> impl Strategy<Value = View> {
             lease: 1,
             who: "ann".into(),
         },
-        predecessor: "lock/1".into(),
+        predecessor: Predecessor {
+            entry: "lock/1".into(),
+            open: Some("open/1".into()),
+            earlier: None,
+        },
+        heir: Some(Heir { oldest_kept: None }),
     };
     let stale = Stale {
         key: "open/1".into(),
@@ -260,6 +275,13 @@ proptest! {
                     // Whether it was taken depends on what the answer happens to be.
                     Some(Request::Leave { .. }) if view.mine.is_none() => keeper::Event::Answer(Answer::Taken),
                     Some(request) if leaves(&request) => keeper::Event::Answer(Answer::Gone),
+                    Some(Request::Stand { .. }) => keeper::Event::Answer(Answer::Standing(Standing {
+                        revision: 8,
+                        mine: view.mine,
+                        predecessor: view.ahead.is_some(),
+                        frozen: view.frozen.is_some(),
+                        ask: None,
+                    })),
                     Some(_) => keeper::Event::Answer(Answer::View(view)),
                     None => keeper::Event::Tick,
                 },

@@ -1,10 +1,10 @@
 //! A small etcd for the model: entries, open records, leases, and rivals that follow the protocol.
 
 use meshlock::link::Ended;
-use meshlock::lock::queue::{Ahead, Entry, Stale, Vanished, View};
+use meshlock::lock::queue::{Ahead, Entry, Heir, Predecessor, Stale, Standing, Vanished, View};
 use meshlock::lock::record::{Holder, Run, VANISHED};
 use meshlock::rules::handover_delay;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Milliseconds of virtual time.
@@ -24,10 +24,12 @@ pub(crate) struct Etcd {
     /// Lease to the instant of its end; the server may be late, but never early.
     pub(crate) leases: BTreeMap<i64, Ms>,
     pub(crate) frozen: bool,
+    pub(crate) frozen_since: Ms,
     /// An ask's lease and value.
     pub(crate) ask: Option<(i64, Vec<u8>)>,
-    /// Leases whose entries went since the last look, for the watches.
-    pub(crate) departed: BTreeSet<i64>,
+    /// Leases whose entries went since the last look, and whose open records, and when, for the watches.
+    pub(crate) departed: BTreeMap<i64, i64>,
+    pub(crate) closed: BTreeMap<i64, i64>,
     pub(crate) freeze_changed: bool,
     pub(crate) asked: bool,
     /// A lease has run out under an entry.
@@ -52,13 +54,28 @@ impl Etcd {
 
     pub(crate) fn delete_entry(&mut self, lease: i64) {
         if self.entry(lease).is_some() {
+            self.revision += 1;
             self.entries.retain(|slot| slot.lease != lease);
-            self.departed.insert(lease);
+            self.departed.insert(lease, self.revision);
         }
     }
 
     pub(crate) fn delete_open(&mut self, lease: i64) {
+        let before = self.opens.len();
         self.opens.retain(|(slot, _)| slot.lease != lease);
+        if self.opens.len() < before {
+            self.revision += 1;
+            self.closed.insert(lease, self.revision);
+        }
+    }
+
+    /// As `Queue::leave` leaves: at one revision, but while the name is frozen the open record first.
+    pub(crate) fn depart(&mut self, lease: i64) {
+        self.delete_open(lease);
+        if !self.frozen && self.closed.get(&lease) == Some(&self.revision) {
+            self.revision -= 1;
+        }
+        self.delete_entry(lease);
     }
 
     pub(crate) fn revoke(&mut self, lease: i64) {
@@ -87,8 +104,7 @@ impl Etcd {
     pub(crate) fn leave(&mut self, lease: i64, token: Option<i64>, run: bool) -> bool {
         if let (Some(token), true) = (token, run) {
             if self.entry(lease).is_some_and(|slot| slot.created == token) {
-                self.delete_entry(lease);
-                self.delete_open(lease);
+                self.depart(lease);
                 return true;
             }
             return !self.open_stands(token);
@@ -96,9 +112,27 @@ impl Etcd {
         if token.is_none() {
             self.revoke(lease);
         }
-        self.delete_entry(lease);
-        self.delete_open(lease);
+        self.depart(lease);
         true
+    }
+
+    /// As `Queue::stand`.
+    pub(crate) fn standing(&self, lease: i64, token: Option<i64>, predecessor: Option<&str>) -> Standing {
+        Standing {
+            revision: self.revision,
+            mine: self
+                .entry(lease)
+                .map(|slot| slot.created)
+                .filter(|at| Some(*at) == token),
+            predecessor: predecessor.is_some_and(|key| self.entry(key.parse().unwrap_or(0)).is_some()),
+            frozen: self.frozen,
+            ask: self.asked_of(Some(lease)),
+        }
+    }
+
+    fn asked_of(&self, lease: Option<i64>) -> Option<Vec<u8>> {
+        let ask = self.ask.as_ref().filter(|(asked, _)| Some(*asked) == lease);
+        ask.map(|(_, value)| value.clone())
     }
 
     /// As `Queue::view`.
@@ -113,6 +147,11 @@ impl Etcd {
             .iter()
             .filter(|slot| Some(slot.lease) != lease && before(slot))
             .collect();
+        let opens = self
+            .opens
+            .iter()
+            .filter(|(slot, _)| Some(slot.lease) != lease && before(slot));
+        let open_before: Vec<&Slot> = opens.clone().map(|(slot, _)| slot).collect();
         let ahead = others.first().zip(others.last()).map(|(holder, predecessor)| Ahead {
             count: i64::try_from(others.len()).unwrap_or(0),
             holder: Entry {
@@ -121,12 +160,16 @@ impl Etcd {
                 lease: holder.lease,
                 who: "a rival".into(),
             },
-            predecessor: predecessor.lease.to_string(),
+            predecessor: Predecessor {
+                entry: predecessor.lease.to_string(),
+                open: Some(predecessor.lease.to_string()),
+                earlier: others.iter().rev().nth(1).map(|slot| slot.lease.to_string()),
+            },
+            heir: matches!(open_before[..], [open] if others.len() == 1 && open.created == predecessor.created)
+                .then_some(Heir { oldest_kept: None })
+                .filter(|_| !self.frozen && mine.is_some()),
         });
-        let opens = self
-            .opens
-            .iter()
-            .filter(|(slot, _)| ahead.is_none() && Some(slot.lease) != lease && before(slot));
+        let opens = opens.filter(|_| ahead.is_none());
         let vanished = opens.clone().next().map(|(slot, _)| Box::new(vanished(slot)));
         let stale = opens
             .map(|(slot, ttl)| Stale {
@@ -142,11 +185,7 @@ impl Etcd {
             stale,
             vanished,
             frozen: self.frozen.then(|| " by somebody".into()),
-            ask: self
-                .ask
-                .as_ref()
-                .filter(|(asked, _)| Some(*asked) == lease)
-                .map(|(_, value)| value.clone()),
+            ask: self.asked_of(lease),
             oldest_kept: None,
         }
     }
@@ -216,8 +255,7 @@ impl Rival {
     }
 
     pub(crate) fn go(&mut self, etcd: &mut Etcd) {
-        etcd.delete_entry(self.lease);
-        etcd.delete_open(self.lease);
+        etcd.depart(self.lease);
         self.stage = Stage::Gone;
     }
 

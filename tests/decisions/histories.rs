@@ -54,18 +54,19 @@ fn plan(deeds: impl Strategy<Value = Deed>, delays: Vec<u64>) -> impl Strategy<V
         0..300u64,
         prop::option::of(0..1000u64),
     );
-    let rival =
-        (0..4000u64, 100..8000u64, 50..3000u64, any::<bool>()).prop_map(|(comes, waits, holds, clean)| RivalPlan {
-            comes,
-            waits,
-            holds,
-            clean,
-        });
+    // Often there before us: then we stand in a queue.
+    let comes = prop_oneof![Just(0), 0..4000u64];
+    let rival = (comes, 100..8000u64, 50..3000u64, any::<bool>()).prop_map(|(comes, waits, holds, clean)| RivalPlan {
+        comes,
+        waits,
+        holds,
+        clean,
+    });
     (
         policy,
         tree,
         prop::collection::vec(prop::sample::select(delays), 1..12),
-        prop::collection::vec(rival, 0..3),
+        prop::collection::vec(rival, 0..4),
         prop::collection::vec((0..2000u64, deeds), 0..9),
     )
         .prop_map(|(policy, tree, delays, rivals, deeds)| Plan {

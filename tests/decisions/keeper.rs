@@ -2,8 +2,8 @@
 
 use crate::rules;
 use meshlock::link::{Ended, FromGuardian, FromKeeper};
-use meshlock::lock::keeper::{Action, Answer, Event, Policy, Request, State, Watched, begin, step};
-use meshlock::lock::queue::{Ahead, Entry, Granted, Renewal, Stale, Vanished, View};
+use meshlock::lock::keeper::{Action, Answer, Event, Policy, Request, Seen, State, Watched, begin, step};
+use meshlock::lock::queue::{Ahead, Entry, Granted, Heir, Predecessor, Renewal, Stale, Standing, Vanished, View};
 use meshlock::lock::record::{Ask, Holder, Run};
 use meshlock::moment::Moment;
 use meshlock::outcome::FailureKind;
@@ -73,6 +73,10 @@ impl Keeper {
         step(&self.policy, &mut self.state, self.now, event)
     }
 
+    fn sees(&mut self, seen: Seen) -> Vec<Action> {
+        self.on(Event::Seen(vec![seen]))
+    }
+
     fn hears(&mut self, words: FromGuardian) -> Vec<Action> {
         self.on(Event::Guardian(vec![words]))
     }
@@ -81,7 +85,7 @@ impl Keeper {
     fn watches_anew(&mut self) -> Vec<Action> {
         self.on(Event::WatchBroken(silence()));
         self.after(250);
-        self.on(Event::WatchReady)
+        self.sees(Seen::Ready)
     }
 
     /// Time alone would not wake it again at this very instant, and again.
@@ -121,7 +125,12 @@ fn behind() -> View {
     let ahead = Ahead {
         count: 1,
         holder,
-        predecessor: "lock/1".into(),
+        predecessor: Predecessor {
+            entry: "lock/1".into(),
+            open: Some("open/1".into()),
+            earlier: None,
+        },
+        heir: None,
     };
     View {
         ahead: Some(ahead),
@@ -178,10 +187,10 @@ fn says_lost(actions: &[Action]) -> bool {
 #[test]
 fn a_read_that_is_refused_during_a_hold_does_not_let_the_lock_go() {
     let mut keeper = Keeper::holding();
-    let reads = keeper.watches_anew();
-    assert!(reads.contains(&Action::Send(Request::Read)));
+    let asks = Action::Send(Request::Stand { predecessor: None });
+    assert!(keeper.watches_anew().contains(&asks));
     assert!(!lets_go(&keeper.on(Event::Fault(denied()))));
-    assert!(keeper.after(250).contains(&Action::Send(Request::Read)));
+    assert!(keeper.after(250).contains(&asks));
 }
 
 #[test]
@@ -200,7 +209,7 @@ fn nothing_wakes_a_keeper_for_what_it_no_longer_does() {
     assert!(leaving.rests(), "renewals end with the release");
 
     let mut lost = Keeper::holding();
-    lost.on(Event::EntryDeleted);
+    lost.sees(Seen::OursGone);
     lost.hears(FromGuardian::CommandEnded);
     lost.hears(FromGuardian::LossSeen);
     lost.after(3500);
@@ -212,7 +221,7 @@ fn nothing_wakes_a_keeper_for_what_it_no_longer_does() {
     assert!(entering.rests(), "the wait is over, and the answer still to come");
 
     let mut requeueing = Keeper::queued(behind());
-    requeueing.on(Event::EntryDeleted);
+    requeueing.sees(Seen::OursGone);
     requeueing.on(Event::Answer(Answer::Gone));
     requeueing.on(Event::WatchBroken(silence()));
     requeueing.after(500);
@@ -267,7 +276,7 @@ fn a_keeper_that_slept_hears_all_that_was_said_before_it_kills_anything() {
 fn an_offer_is_withdrawn_once_however_many_reasons_there_are() {
     let mut keeper = Keeper::queued(alone());
     keeper.now = keeper.now + Duration::from_secs(1);
-    let actions = keeper.on(Event::EntryDeleted);
+    let actions = keeper.sees(Seen::OursGone);
     let withdrawals = actions
         .iter()
         .filter(|action| matches!(action, Action::Withdraw { .. }));
@@ -306,7 +315,7 @@ fn a_leaving_given_up_for_lack_of_an_answer_does_not_follow_the_next_one() {
             .iter()
             .any(|action| matches!(action, Action::Send(Request::Clear { .. })))
     );
-    keeper.on(Event::EntryDeleted);
+    keeper.sees(Seen::OursGone);
     assert!(
         keeper.after(2000).contains(&Action::Send(Request::Grant)),
         "queueing again"
@@ -318,7 +327,7 @@ fn a_leaving_given_up_for_lack_of_an_answer_does_not_follow_the_next_one() {
 fn a_loss_before_the_command_began_does_not_haunt_the_next_hold() {
     let mut keeper = Keeper::queued(alone());
     keeper.hears(FromGuardian::Claimed);
-    assert!(says_lost(&keeper.on(Event::EntryDeleted)));
+    assert!(says_lost(&keeper.sees(Seen::OursGone)));
     keeper.hears(FromGuardian::LossSeen);
     keeper.hears(FromGuardian::Requeue);
     keeper.after(1000);
@@ -338,7 +347,7 @@ fn an_answer_to_a_renewal_of_a_lease_given_up_says_nothing_of_the_next() {
     let mut keeper = Keeper::queued(behind());
     let sent = keeper.now;
     assert!(keeper.after(1000).contains(&Action::Renew));
-    keeper.on(Event::EntryDeleted);
+    keeper.sees(Seen::OursGone);
     keeper.on(Event::Answer(Answer::Gone));
     keeper.state.set_lease(LEASE + 1, "lock/6".into());
     let rules = rules(Checks::ALL);
@@ -376,8 +385,8 @@ fn an_unknown_ask_is_passed_over_in_one_line() {
         by: String::new(),
         reason: String::new(),
     };
-    assert_eq!(keeper.on(Event::Asked(ask.clone())).len(), 1);
-    assert_eq!(keeper.on(Event::Asked(ask)), []);
+    assert_eq!(keeper.sees(Seen::Asked(ask.clone())).len(), 1);
+    assert_eq!(keeper.sees(Seen::Asked(ask)), []);
 }
 
 #[test]
@@ -390,7 +399,7 @@ fn an_ask_of_a_later_format_is_not_obeyed_by_guess() {
         by: "ann".into(),
         reason: String::new(),
     };
-    let actions = keeper.on(Event::Asked(ask));
+    let actions = keeper.sees(Seen::Asked(ask));
     assert!(
         matches!(actions[..], [Action::Tell(FromKeeper::Notice(_))]),
         "{actions:?}"
@@ -434,15 +443,13 @@ fn a_wait_for_a_crashed_holders_tree_hears_of_a_freeze() {
         freeze,
         from: None
     })));
-    assert!(keeper.on(Event::WatchReady).contains(&Action::Send(Request::Read)));
+    assert!(keeper.sees(Seen::Ready).contains(&Action::Send(Request::Read)));
 }
 
 #[test]
 fn a_hold_is_watched_from_the_last_look_at_the_queue_on() {
-    let mut keeper = Keeper::new(None);
-    keeper.granted();
-    keeper.on(Event::Answer(Answer::View(behind())));
-    keeper.on(Event::WatchReady);
+    let mut keeper = Keeper::queued(behind());
+    keeper.sees(Seen::PredecessorGone { at: TOKEN + 999_999 });
     // Much was written while we waited: etcd would have to read it all for a watch from our entry on.
     let revision = TOKEN + 1_000_000;
     keeper.on(Event::Answer(Answer::View(View { revision, ..alone() })));
@@ -452,6 +459,154 @@ fn a_hold_is_watched_from_the_last_look_at_the_queue_on() {
         freeze: false,
         from: Some(revision + 1),
     })));
+}
+
+/// Behind the holder alone, as a read has shown.
+fn heir() -> View {
+    let mut view = behind();
+    view.ahead.as_mut().expect("somebody").heir = Some(Heir {
+        oldest_kept: Some("log/2".into()),
+    });
+    view
+}
+
+fn offers(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Offer(_)))
+}
+
+fn reads(actions: &[Action]) -> bool {
+    actions.contains(&Action::Send(Request::Read))
+}
+
+const GONE: Seen = Seen::PredecessorGone { at: TOKEN + 1 };
+const CLOSED: Seen = Seen::OpenGone { at: TOKEN + 1 };
+
+#[test]
+fn the_heir_of_one_that_let_go_starts_without_a_read() {
+    for both in [[GONE, CLOSED], [CLOSED, GONE]] {
+        let mut keeper = Keeper::queued(heir());
+        let actions = keeper.on(Event::Seen(both.to_vec()));
+        assert!(offers(&actions) && !reads(&actions), "{actions:?}");
+        // What makes room for our record counts the predecessor's.
+        keeper.hears(FromGuardian::Claimed);
+        let actions = keeper.hears(FromGuardian::Release { run: Some(success()) });
+        let room = |action: &Action| matches!(action, Action::Send(Request::Leave { oldest_kept: Some(key), .. }) if key == "log/2");
+        assert!(actions.iter().any(room), "{actions:?}");
+    }
+}
+
+#[test]
+fn words_that_come_apart_start_the_heir_with_the_second() {
+    let mut keeper = Keeper::queued(heir());
+    let first = keeper.sees(GONE);
+    assert!(!reads(&first) && !offers(&first), "{first:?}");
+    let second = keeper.sees(CLOSED);
+    assert!(offers(&second) && !reads(&second), "{second:?}");
+    assert!(!reads(&keeper.after(5)));
+}
+
+#[test]
+fn a_second_word_that_does_not_come_is_not_waited_for_long() {
+    let mut keeper = Keeper::queued(heir());
+    keeper.sees(GONE);
+    assert!(reads(&keeper.after(5)));
+    // Should it come after all, the answer is not waited for, and one offer is enough.
+    assert!(offers(&keeper.sees(CLOSED)));
+    assert!(!offers(&keeper.on(Event::Answer(Answer::View(alone())))));
+}
+
+#[test]
+fn a_departure_seen_before_the_look_that_makes_the_heir_is_not_forgotten() {
+    let mut keeper = Keeper::queued(behind());
+    keeper.sees(Seen::EarlierGone);
+    keeper.on(Event::Seen(vec![GONE, CLOSED]));
+    assert!(offers(&keeper.on(Event::Answer(Answer::View(heir())))));
+}
+
+#[test]
+fn whoever_is_no_heir_or_sees_no_clean_departure_reads_first() {
+    let later = Seen::OpenGone { at: TOKEN + 2 };
+    for (view, seen) in [
+        (behind(), vec![GONE, CLOSED]),
+        (heir(), vec![GONE, later.clone()]),
+        (heir(), vec![later, GONE]),
+        (heir(), vec![Seen::FreezeChanged, GONE, CLOSED]),
+    ] {
+        let mut keeper = Keeper::queued(view);
+        let actions = keeper.on(Event::Seen(seen.clone()));
+        assert!(reads(&actions) && !offers(&actions), "{seen:?}: {actions:?}");
+    }
+}
+
+#[test]
+fn an_heir_whose_own_entry_goes_with_the_predecessors_starts_nothing() {
+    for all in [[Seen::OursGone, GONE, CLOSED], [GONE, CLOSED, Seen::OursGone]] {
+        let mut keeper = Keeper::queued(heir());
+        let actions = keeper.on(Event::Seen(all.to_vec()));
+        assert!(!offers(&actions), "{actions:?}");
+    }
+}
+
+#[test]
+fn a_watch_that_broke_tells_nothing_of_what_went_meanwhile() {
+    let mut keeper = Keeper::queued(heir());
+    keeper.watches_anew();
+    let actions = keeper.on(Event::Seen(vec![GONE, CLOSED]));
+    assert!(!offers(&actions), "{actions:?}");
+}
+
+#[test]
+fn a_hold_that_came_without_a_look_is_looked_at_as_soon_as_it_is_watched() {
+    let mut keeper = Keeper::queued(heir());
+    keeper.on(Event::Seen(vec![GONE, CLOSED]));
+    keeper.hears(FromGuardian::Claimed);
+    assert!(keeper.after(100).contains(&Action::Watch(Watched {
+        predecessor: None,
+        freeze: false,
+        from: None,
+    })));
+    assert!(
+        keeper
+            .sees(Seen::Ready)
+            .contains(&Action::Send(Request::Stand { predecessor: None }))
+    );
+    let standing = Standing {
+        revision: TOKEN + 2,
+        mine: None,
+        predecessor: false,
+        frozen: false,
+        ask: None,
+    };
+    assert!(says_lost(&keeper.on(Event::Answer(Answer::Standing(standing)))));
+}
+
+#[test]
+fn the_watch_outlasts_the_departure_of_the_one_before_the_predecessor() {
+    let mut far = behind();
+    let ahead = far.ahead.as_mut().expect("somebody");
+    ahead.count = 2;
+    ahead.predecessor.earlier = Some("lock/0".into());
+    let mut keeper = Keeper::queued(far);
+    keeper.sees(Seen::EarlierGone);
+    let watches = |action: &Action| matches!(action, Action::Watch(_));
+    assert!(!keeper.on(Event::Answer(Answer::View(heir()))).iter().any(watches));
+    assert!(offers(&keeper.on(Event::Seen(vec![GONE, CLOSED]))));
+}
+
+#[test]
+fn far_back_in_the_queue_a_poll_asks_for_what_it_waits_by() {
+    for (count, asks) in [(99, false), (100, true)] {
+        let mut view = behind();
+        view.ahead.as_mut().expect("somebody").count = count;
+        let mut keeper = Keeper::queued(view);
+        keeper.now = keeper.now + Duration::from_secs(2);
+        let stand = Request::Stand {
+            predecessor: Some("lock/1".into()),
+        };
+        let actions: Vec<Action> = (0..5).flat_map(|_| keeper.after(500)).collect();
+        assert_eq!(actions.contains(&Action::Send(stand)), asks, "{actions:?}");
+        assert_eq!(reads(&actions), !asks, "{actions:?}");
+    }
 }
 
 #[test]
@@ -487,7 +642,7 @@ fn a_change_of_place_is_told_only_where_it_is_shown() {
         keeper.granted();
         let mut count = |event: Event| {
             let actions = keeper.on(event);
-            keeper.on(Event::QueueChanged);
+            keeper.sees(Seen::PredecessorGone { at: TOKEN + 1 });
             let waiting = |action: &&Action| matches!(action, Action::Tell(FromKeeper::Waiting(_)));
             actions.iter().filter(waiting).count()
         };
@@ -522,7 +677,7 @@ fn from_the_stop_point_on_nothing_is_offered() {
     let mut keeper = Keeper::queued(behind());
     // Renewals came to nothing for so long.
     keeper.after(2500);
-    keeper.on(Event::QueueChanged);
+    keeper.sees(Seen::PredecessorGone { at: TOKEN + 1 });
     let seen = keeper.on(Event::Answer(Answer::View(alone())));
     assert!(
         !seen.iter().any(|action| matches!(action, Action::Offer(_))),

@@ -3,11 +3,11 @@
 
 use meshlock::link::Ended;
 use meshlock::lock::keys::Place;
-use meshlock::lock::protocol::{Departure, Gone, Left, Ours, Protocol};
-use meshlock::lock::queue::Renewal;
+use meshlock::lock::protocol::{Departure, Gone, How, Left, Ours, Protocol};
+use meshlock::lock::queue::{Heir, Renewal};
 use meshlock::lock::record::{FORMAT, Holder, Purpose, Run, VANISHED};
 use meshlock::moment::Moment;
-use meshlock::store::{Alive, Answer, Found, If, Item, Op};
+use meshlock::store::{Alive, Answer, Found, If, Item, Op, Txn};
 use std::time::Duration;
 
 const LEASE: i64 = 5;
@@ -145,7 +145,7 @@ fn a_release_that_finds_nothing_of_ours_asks_who_was_there_before() {
         ..entry(0, TOKEN + 1)
     };
     let tried = |only_try, succeeded, open: Option<Item>, record: Option<Item>| {
-        let reads = [open, record].map(|item| found(item.into_iter().collect()));
+        let reads = [None, open, record].map(|item| found(item.into_iter().collect()));
         let answer = Answer {
             succeeded,
             ..answer(3, reads.into())
@@ -154,17 +154,114 @@ fn a_release_that_finds_nothing_of_ours_asks_who_was_there_before() {
     };
     let departed = |succeeded, open, record| tried(false, succeeded, open, record);
     let open = || Some(entry(0, TOKEN));
-    assert_eq!(departed(true, None, None), Departure::Done);
+    assert_eq!(departed(true, None, None), Some(Departure::Done));
     // Of an earlier try, whose answer was lost: with its record, or without one.
-    assert_eq!(departed(false, None, Some(item(&ours))), Departure::Done);
-    assert_eq!(departed(false, None, None), Departure::Done);
+    assert_eq!(departed(false, None, Some(item(&ours))), Some(Departure::Done));
+    assert_eq!(departed(false, None, None), Some(Departure::Done));
     // Before the only try there was none of ours.
-    assert_eq!(tried(true, true, None, None), Departure::Done);
-    assert_eq!(tried(true, false, None, None), Departure::Taken);
+    assert_eq!(tried(true, true, None, None), Some(Departure::Done));
+    assert_eq!(tried(true, false, None, None), Some(Departure::Taken));
     // We take both, never the one alone; and these are not our words.
-    assert_eq!(departed(false, open(), None), Departure::Taken);
-    assert_eq!(departed(false, None, Some(item(&run(VANISHED)))), Departure::Taken);
-    assert_eq!(departed(false, None, Some(entry(0, TOKEN + 1))), Departure::Taken);
+    assert_eq!(departed(false, open(), None), Some(Departure::Taken));
+    assert_eq!(
+        departed(false, None, Some(item(&run(VANISHED)))),
+        Some(Departure::Taken)
+    );
+    assert_eq!(departed(false, None, Some(entry(0, TOKEN + 1))), Some(Departure::Taken));
+}
+
+#[test]
+fn what_goes_at_one_revision_went_while_the_name_was_not_frozen() {
+    let (protocol, ours) = (protocol(), run("command"));
+    let left = Left {
+        run: &ours,
+        drop_upto: None,
+    };
+    let departures = [How::AtOnce, How::Apart].map(|how| {
+        let release = protocol.release(LEASE, left, how).expect("a transaction");
+        [
+            release,
+            protocol.release_unrecorded(LEASE, left, how),
+            protocol.abandon(LEASE, how),
+        ]
+    });
+    let place = &protocol.place;
+    let deletes = |txn: &Txn, wanted: String| {
+        let does = |op: &Op| matches!(op, Op::Delete { key } if *key == wanted);
+        txn.then.iter().any(does)
+    };
+    let [at_once, apart] = departures;
+    for txn in at_once {
+        assert!(deletes(&txn, place.entry(LEASE)) && deletes(&txn, place.open(LEASE)));
+        let no_freeze = |condition: &If| matches!(condition, If::Created { key, at: 0 } if *key == place.freeze());
+        assert!(txn.when.iter().any(no_freeze), "{txn:?}");
+    }
+    for txn in apart {
+        assert!(!deletes(&txn, place.entry(LEASE)) && deletes(&txn, place.open(LEASE)));
+    }
+    assert!(deletes(&protocol.vacate(LEASE), place.entry(LEASE)));
+    // Our entry is there, and yet nothing was done.
+    let reads = vec![found(vec![entry(LEASE, TOKEN)]), found(Vec::new()), found(Vec::new())];
+    let refused = Answer {
+        succeeded: false,
+        ..answer(3, reads)
+    };
+    assert_eq!(Protocol::departed(refused, &ours, true), None);
+}
+
+#[test]
+fn the_heir_is_who_has_nothing_but_the_holder_before_it() {
+    let protocol = protocol();
+    let place = &protocol.place;
+    let open = |lease, created| Item {
+        key: place.open(lease),
+        ..entry(lease, created)
+    };
+    let none = || found(Vec::new());
+    let log = || {
+        found(
+            [9, 8, 6]
+                .map(|token| Item {
+                    key: place.run_record(token),
+                    ..entry(0, token)
+                })
+                .to_vec(),
+        )
+    };
+    let heir = |others: &[Item], opens: Vec<Item>, frozen: bool| {
+        let freeze = frozen.then(|| entry(0, 1)).into_iter().collect();
+        let oldest = others.last().cloned().into_iter().collect();
+        let reads = vec![
+            found(oldest),
+            found(others.to_vec()),
+            found(opens),
+            found(freeze),
+            log(),
+            none(),
+            found(vec![entry(LEASE, TOKEN)]),
+            none(),
+        ];
+        let view = protocol.view(answer(3, reads), Some(LEASE), Some(TOKEN));
+        view.ahead.expect("somebody").heir
+    };
+    let holder = || entry(4, 4);
+    let expected = Heir {
+        // With the holder's record there will be three.
+        oldest_kept: Some(place.run_record(8)),
+    };
+    assert_eq!(heir(&[holder()], vec![open(4, 4)], false), Some(expected));
+    for (others, opens, frozen) in [
+        // Frozen, and behind two.
+        (vec![holder()], vec![open(4, 4)], true),
+        (vec![entry(6, 6), holder()], vec![open(4, 4), open(6, 6)], false),
+        // Somebody else's record, another's than its entry, and none: a foreign holder.
+        (vec![holder()], vec![open(3, 3), open(4, 4)], false),
+        (vec![holder()], vec![open(4, 3)], false),
+        (vec![holder()], vec![open(3, 4)], false),
+        (vec![holder()], vec![], false),
+    ] {
+        assert_eq!(heir(&others, opens.clone(), frozen), None, "{others:?} {opens:?}");
+    }
 }
 
 #[test]
@@ -194,5 +291,5 @@ fn a_waiter_waits_for_the_youngest_before_it() {
     ];
     let view = protocol().view(answer(3, reads), Some(LEASE), Some(TOKEN));
     let ahead = view.ahead.expect("two");
-    assert_eq!((ahead.holder.key, ahead.predecessor), (oldest.key, youngest.key));
+    assert_eq!((ahead.holder.key, ahead.predecessor.entry), (oldest.key, youngest.key));
 }

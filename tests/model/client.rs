@@ -6,9 +6,9 @@ mod keeping;
 
 use crate::etcd::Ms;
 use meshlock::link::{Ended, FromGuardian, FromKeeper};
-use meshlock::lock::keeper::{self, Request, Watched};
+use meshlock::lock::keeper::{self, Request, Seen, Watched};
 use meshlock::lock::protocol::Protocol;
-use meshlock::lock::queue::View;
+use meshlock::lock::queue::{Standing, View};
 use meshlock::moment::Moment;
 use meshlock::rules::{Rules, Stragglers};
 use meshlock::store::{Alive, Fault};
@@ -73,6 +73,7 @@ pub(crate) struct Call {
 pub(crate) enum Said {
     Granted,
     View(Box<View>),
+    Standing(Standing),
     Gone,
     Taken,
 }
@@ -95,11 +96,10 @@ pub(crate) struct Renew {
     pub(crate) stage: Renewing,
 }
 
+/// What is on its way from the watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Seen {
-    Ready,
-    EntryDeleted,
-    QueueChanged,
+pub(crate) enum Told {
+    Seen(Seen),
     Broken,
 }
 
@@ -107,13 +107,23 @@ pub(crate) enum Seen {
 pub(crate) struct Watch {
     pub(crate) watched: Watched,
     pub(crate) stands: bool,
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) told: Vec<Told>,
 }
 
 impl Watch {
+    pub(crate) fn may_forget(&self) -> bool {
+        let first = self.told.first();
+        first.is_some_and(|told| !matches!(told, Told::Broken | Told::Seen(Seen::Ready)))
+    }
+
+    /// The stream's own words keep their place.
+    pub(crate) fn may_tell_last(&self) -> bool {
+        self.told.len() > 1 && !self.told.contains(&Told::Seen(Seen::Ready)) && !self.told.contains(&Told::Broken)
+    }
+
     /// Whether a change now would be told.
     pub(crate) fn tells(&self) -> bool {
-        self.stands && !self.seen.contains(&Seen::Broken)
+        self.stands && !self.told.contains(&Told::Broken)
     }
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct Etcd {
     pub(crate) keys: BTreeMap<String, Kept>,
     /// Lease to its end. A real server is somewhat late, so that this is the worst case.
     pub(crate) leases: BTreeMap<i64, Ms>,
-    /// What was deleted since it was last asked, for the watches.
-    deleted: Vec<String>,
+    /// What was deleted since it was last asked, and at which revision, for the watches.
+    deleted: Vec<(String, i64)>,
 }
 
 impl Etcd {
@@ -76,7 +76,7 @@ impl Etcd {
             .collect();
         self.revision += i64::from(!bound.is_empty());
         for key in bound {
-            self.delete(&key);
+            self.remove(&key);
         }
     }
 
@@ -85,8 +85,13 @@ impl Etcd {
     }
 
     pub(crate) fn delete(&mut self, key: &str) {
+        self.revision += 1;
+        self.remove(key);
+    }
+
+    fn remove(&mut self, key: &str) {
         if self.keys.remove(key).is_some() {
-            self.deleted.push(key.to_owned());
+            self.deleted.push((key.to_owned(), self.revision));
         }
     }
 
@@ -98,7 +103,7 @@ impl Etcd {
         self.keys.get(key).map(|kept| kept.created)
     }
 
-    pub(crate) fn take_deleted(&mut self) -> Vec<String> {
+    pub(crate) fn take_deleted(&mut self) -> Vec<(String, i64)> {
         std::mem::take(&mut self.deleted)
     }
 
@@ -123,11 +128,11 @@ impl Etcd {
                     let created = self.keys.get(&key).map_or(self.revision, |kept| kept.created);
                     self.keys.insert(key, Kept { value, created, lease });
                 }
-                Op::Delete { key } => self.delete(&key),
+                Op::Delete { key } => self.remove(&key),
                 Op::DeleteUpTo { first, last } => {
                     let keys: Vec<String> = self.keys.range(first..=last).map(|(key, _)| key.clone()).collect();
                     for key in keys {
-                        self.delete(&key);
+                        self.remove(&key);
                     }
                 }
                 Op::Read(read) => reads.push(self.read(&read)),

@@ -2,7 +2,7 @@
 //! of one client that touch nothing of the others are not interleaved with theirs: only its own faults are. Time goes on only when every running process and every undisturbed message has had its
 //! turn, and then to the next instant at which anything is due.
 
-use crate::client::{Call, Client, Life, Renew, Renewing, Setting, Tree};
+use crate::client::{Call, Client, Life, Renew, Renewing, Setting, Tree, Watch};
 use crate::etcd::{Etcd, Ms};
 use crate::quiet::Known;
 use meshlock::lock::keeper::Request;
@@ -41,6 +41,8 @@ pub(crate) enum Fate {
     /// Its lease is revoked, its entry deleted.
     Revoke,
     Delete,
+    /// Its watch keeps the next word to itself: servers have done so (etcd-io/etcd#18089, #20655).
+    Untold,
     /// Its clock leaps ahead, by half a lease.
     Leap,
 }
@@ -62,6 +64,8 @@ pub(crate) enum Act {
     RenewalGivenUp,
     WatchStands,
     WatchTells,
+    /// What it would tell last.
+    WatchTellsLast,
     LeaseRevoked,
     CommandEnds,
     StraysEnd,
@@ -267,8 +271,11 @@ impl Scene {
         {
             if !watch.stands {
                 push(Act::WatchStands, true);
-            } else if !watch.seen.is_empty() {
+            } else if !watch.told.is_empty() {
                 push(Act::WatchTells, true);
+                if watch.may_tell_last() {
+                    push(Act::WatchTellsLast, true);
+                }
             }
         }
         if !client.revoking.is_empty() && !client.cut {
@@ -322,6 +329,7 @@ impl Scene {
                 Fate::SlowCall => client.call.as_ref().is_some_and(|call| !call.slow) && !client.cut,
                 Fate::SlowRenewal => client.renewal.as_ref().is_some_and(|renewal| !renewal.slow) && !client.cut,
                 Fate::Cut | Fate::Depose => client.keeper == Life::Runs && !client.cut,
+                Fate::Untold => client.watch.as_ref().is_some_and(Watch::may_forget),
                 Fate::Revoke | Fate::Delete => state.etcd.keys.contains_key(&self.entry(index, client)),
             };
             if may {

@@ -306,6 +306,18 @@ fn a_deposed_leader_breaks_nothing() {
 }
 
 #[test]
+fn words_that_a_watch_never_tells_break_nothing() {
+    holds("untold", two(ALL, &[Fate::Untold]));
+    let scene = Scene {
+        faults: &[Fate::Untold],
+        budget: 1,
+        horizon: 1200,
+        ..three(ALL)
+    };
+    holds("three, untold", scene);
+}
+
+#[test]
 fn a_queue_of_three_is_served_in_order() {
     holds("three", three(ALL));
 }
@@ -353,6 +365,15 @@ fn without_a_read_before_the_start_one_starts_beside_the_holder() {
         ..ALL
     };
     breaks("no read before the start", three(checks), OVERLAP);
+}
+
+#[test]
+fn an_entry_that_goes_without_its_open_record_makes_nobody_a_holder() {
+    let checks = Checks {
+        one_revision: false,
+        ..ALL
+    };
+    breaks("no one revision", two(checks, EARLY), OVERLAP);
 }
 
 #[test]

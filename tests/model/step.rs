@@ -1,12 +1,12 @@
 //! What follows from each action. The transactions and the judgement of a renewal are the product's own; the
 //! judgement of the history is here.
 
-use crate::client::{Call, Client, Life, Renewing, Said, Seen, Setting, Tree, silence};
+use crate::client::{Call, Client, Life, Renewing, Said, Setting, Told, Tree, silence};
 use crate::etcd::{Etcd, Ms, ms};
 use crate::history::{Act, Action, Fate, Foreign, Scene, State};
 use meshlock::link::Ended;
-use meshlock::lock::keeper::{self, Request};
-use meshlock::lock::protocol::{Departure, Gone, Left, Ours, Protocol};
+use meshlock::lock::keeper::{self, Request, Seen};
+use meshlock::lock::protocol::{Departure, Gone, How, Left, Ours, Protocol};
 use meshlock::lock::queue::Renewal;
 use meshlock::lock::record::{Run, VANISHED};
 use meshlock::moment::Moment;
@@ -112,8 +112,8 @@ impl Scene {
             }
             Act::RenewalGivenUp => client.renewed(setting, now, Err(silence())),
             Act::WatchStands => watch_stands(client, setting, etcd),
-            Act::WatchTells => {
-                if let Some(event) = client.next_seen() {
+            Act::WatchTells | Act::WatchTellsLast => {
+                if let Some(event) = client.next_told(act == Act::WatchTellsLast) {
                     client.keeper_hears(setting, now, event);
                 }
             }
@@ -164,6 +164,11 @@ impl Scene {
                 client.cut = true;
                 client.with_deposed = true;
             }
+            Fate::Untold => {
+                if let Some(watch) = &mut client.watch {
+                    watch.told.remove(0);
+                }
+            }
             Fate::Leap => client.leapt += 2000,
             Fate::Revoke => etcd.revoke(client.lease),
             Fate::Delete => etcd.delete(&setting.protocol.place.entry(client.lease)),
@@ -182,12 +187,20 @@ impl Scene {
             let Some(watch) = client.watch.as_mut().filter(|watch| watch.tells() && !client.cut) else {
                 continue;
             };
-            for key in &deleted {
-                if *key == own {
-                    watch.seen.push(Seen::EntryDeleted);
-                } else if Some(key) == watch.watched.predecessor.as_ref() {
-                    watch.seen.push(Seen::QueueChanged);
-                }
+            for (key, at) in &deleted {
+                let before = watch.watched.predecessor.as_ref();
+                let seen = if *key == own {
+                    Seen::OursGone
+                } else if before.is_some_and(|before| before.entry == *key) {
+                    Seen::PredecessorGone { at: *at }
+                } else if before.is_some_and(|before| before.open.as_ref() == Some(key)) {
+                    Seen::OpenGone { at: *at }
+                } else if before.is_some_and(|before| before.earlier.as_ref() == Some(key)) {
+                    Seen::EarlierGone
+                } else {
+                    continue;
+                };
+                watch.told.push(Told::Seen(seen));
             }
         }
     }
@@ -256,7 +269,7 @@ pub(crate) fn heal(client: &mut Client) {
     client.with_deposed = false;
     if let Some(watch) = &mut client.watch {
         watch.stands = true;
-        watch.seen = vec![Seen::Broken];
+        watch.told = vec![Told::Broken];
     }
 }
 
@@ -266,10 +279,10 @@ fn watch_stands(client: &mut Client, setting: &Setting, etcd: &Etcd) {
     let token = client.token();
     if let Some(watch) = &mut client.watch {
         watch.stands = true;
-        watch.seen.push(Seen::Ready);
+        watch.told.push(Told::Seen(Seen::Ready));
         // From a revision in the past on, nothing that happened since is missed.
         if watch.watched.from.is_some() && there != token {
-            watch.seen.push(Seen::EntryDeleted);
+            watch.told.push(Told::Seen(Seen::OursGone));
         }
     }
 }
@@ -297,6 +310,10 @@ fn carry_out(etcd: &mut Etcd, setting: &Setting, call: &Call, now: Ms) -> Result
         }
         Request::Seize => view(etcd.txn(protocol.seize(lease, rules.ttl)?)?, Some(lease), None),
         Request::Read => view(etcd.txn(protocol.read(lease, known))?, Some(lease), Some(known)),
+        Request::Stand { predecessor } => {
+            let answer = etcd.txn(protocol.stand(lease, predecessor.as_deref()))?;
+            Ok(Said::Standing(Protocol::standing(answer, lease, known)))
+        }
         Request::Clear {
             stale,
             vanished,
@@ -321,11 +338,11 @@ fn carry_out(etcd: &mut Etcd, setting: &Setting, call: &Call, now: Ms) -> Result
                 run: &run,
                 drop_upto: oldest_kept.as_deref(),
             };
-            let answer = etcd.txn(protocol.release(lease, left)?)?;
+            let answer = etcd.txn(protocol.release(lease, left, How::AtOnce)?)?;
             // Any try may be a second one here: the first one's answer was lost.
             Ok(match Protocol::departed(answer, &run, false) {
-                Departure::Done => Said::Gone,
-                Departure::Taken => Said::Taken,
+                Some(Departure::Done) | None => Said::Gone,
+                Some(Departure::Taken) => Said::Taken,
             })
         }
         Request::Settle {
@@ -344,7 +361,7 @@ fn carry_out(etcd: &mut Etcd, setting: &Setting, call: &Call, now: Ms) -> Result
             if token.is_none() {
                 etcd.revoke(lease);
             }
-            etcd.txn(protocol.abandon(lease))?;
+            etcd.txn(protocol.abandon(lease, How::AtOnce))?;
             Ok(Said::Gone)
         }
     }

@@ -193,7 +193,7 @@ fn no_answer_is_too_odd_for_a_view() {
         prop_assert_eq!(view.mine, mine.map(|item| item.created));
         let own = lease.map(|lease| protocol.place.entry(lease));
         if let Some(ahead) = &view.ahead {
-            prop_assert!(Some(&ahead.holder.key) != own.as_ref() && Some(&ahead.predecessor) != own.as_ref());
+            prop_assert!(Some(&ahead.holder.key) != own.as_ref() && Some(&ahead.predecessor.entry) != own.as_ref());
             prop_assert!(view.stale.is_empty());
         } else {
             // Whatever is in the queue and is not us is before us: foreign and unreadable ones exclude too.

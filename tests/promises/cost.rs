@@ -72,7 +72,7 @@ fn contention_without_waiting_costs_one_read_and_no_write() {
 }
 
 #[test]
-fn a_handover_costs_the_waiter_one_read() {
+fn a_handover_costs_the_waiter_nothing() {
     let etcd = Etcd::start();
     // Long enough that nobody renews meanwhile.
     let mut holder = Meshlock::run(&etcd, "billing")
@@ -92,9 +92,41 @@ fn a_handover_costs_the_waiter_one_read() {
         holder.finish().stdout("held\n").success();
         waiter.wait_for_stdout("held");
     });
-    // The holder leaves and revokes; the waiter, woken by its watch, looks who is there.
-    assert_cost(&cost, &[("Txn", 2), ("LeaseRevoke", 1)]);
+    // The holder leaves and revokes; the waiter is told all by its watch.
+    assert_cost(&cost, &[("Txn", 1), ("LeaseRevoke", 1)]);
     waiter.finish().any_stderr().stdout("held\n").success();
+}
+
+#[test]
+fn a_departure_in_a_long_queue_costs_one_read() {
+    let etcd = Etcd::start();
+    let start = || {
+        let command = Meshlock::run(&etcd, "billing").args(["--ttl=300"]);
+        command.stdin(Stdio::piped()).sh("echo held; read -r _; exit 0").start()
+    };
+    let mut holder = start();
+    holder.wait_for_stdout("held");
+    let mut queue = Vec::new();
+    for waiters in 1..=4 {
+        queue.push(start());
+        let parked = 1 + 2 * waiters;
+        eventually("the waiter is parked", || {
+            so(etcd.requests().get("Txn") == Some(&parked))
+        });
+    }
+    let cost = cost(&etcd, 1, || {
+        let before = etcd.requests();
+        holder.finish().stdout("held\n").success();
+        queue[0].wait_for_stdout("held");
+        eventually("the second looks", || {
+            so(since(&before, &etcd.requests()).get("Txn") == Some(&2))
+        });
+    });
+    // The second in the queue finds that only the new holder is before it. The others hear nothing.
+    assert_cost(&cost, &[("Txn", 2), ("LeaseRevoke", 1)]);
+    for waiter in queue {
+        waiter.finish().any_stderr().stdout("held\n").success();
+    }
 }
 
 #[test]

@@ -151,7 +151,7 @@ impl Step<'_> {
                 // Nothing was written.
                 Request::Enqueue | Request::Seize => self.entry_gone("its lease had ended".into()),
                 Request::Leave { .. } | Request::Settle { .. } | Request::Abandon => self.left(None),
-                Request::Look | Request::Grant | Request::Read | Request::Clear { .. } => {
+                Request::Look | Request::Grant | Request::Read | Request::Stand { .. } | Request::Clear { .. } => {
                     self.state.again = Some((self.now + self.state.rules.retry, request));
                 }
             },

@@ -3,17 +3,18 @@
 //! `commands::keep` names the events and carries out the actions.
 //!
 //! What it holds to: a hold is offered only when nobody is ahead, no unclean departure is fresh and the
-//! deadline is far enough; only an accepted renewal moves the deadline, and from its sending; the queue is
+//! deadline is far enough, which a look at the queue shows, or a clean departure to whoever had looked before it; only an accepted renewal moves the deadline, and from its sending; the queue is
 //! left only on the guardian's word or after the last duty.
 
 mod holding;
 mod leaving;
 mod state;
 mod waiting;
+mod watching;
 
 pub use self::state::State;
 use self::state::{Phase, Then};
-use super::queue::{Granted, Renewal, Vanished, View};
+use super::queue::{Granted, Predecessor, Renewal, Standing, Vanished, View};
 use super::record::Ask;
 use crate::link::{Ended, FromGuardian, FromKeeper, Hold};
 use crate::moment::Moment;
@@ -55,6 +56,10 @@ pub enum Request {
     /// Take the lock only if nobody is there.
     Seize,
     Read,
+    /// Whether all is still as the watch was set on.
+    Stand {
+        predecessor: Option<String>,
+    },
     /// The start after a hand-over delay: removes these open records, and records whose run vanished.
     Clear {
         stale: Vec<String>,
@@ -87,6 +92,7 @@ impl Request {
 pub enum Answer {
     Granted(Granted, Result<Rules, Failure>),
     View(View),
+    Standing(Standing),
     Gone,
     /// To a [`Request::Leave`]: our entry was gone before, and not by our hand.
     Taken,
@@ -103,14 +109,9 @@ pub enum Event {
         sent: Moment,
         result: Result<Renewal, Fault>,
     },
-    /// Everything asked for is watched from now on.
-    WatchReady,
+    /// All that the watch has told since the last look: what goes at one revision comes in two words.
+    Seen(Vec<Seen>),
     WatchBroken(Fault),
-    /// The entry we wait for is gone, or the freeze is lifted or begun.
-    QueueChanged,
-    /// Our own entry was deleted.
-    EntryDeleted,
-    Asked(Ask),
     /// Everything that it has said since the last look: none of it is judged by an hour that its next word
     /// would explain.
     Guardian(Vec<FromGuardian>),
@@ -127,10 +128,32 @@ pub enum Event {
     Tick,
 }
 
+/// What the watch tells. Of one key in order, of several in any: etcd has a watcher for each.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Seen {
+    /// Everything asked for is watched from now on.
+    Ready,
+    /// Our own entry was deleted.
+    OursGone,
+    /// The entry before ours was deleted, at this revision.
+    PredecessorGone {
+        at: i64,
+    },
+    /// Its open record was.
+    OpenGone {
+        at: i64,
+    },
+    /// The entry before that one was deleted.
+    EarlierGone,
+    /// The freeze is lifted or begun.
+    FreezeChanged,
+    Asked(Ask),
+}
+
 /// What is watched besides our entry and what is asked of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Watched {
-    pub predecessor: Option<String>,
+    pub predecessor: Option<Predecessor>,
     pub freeze: bool,
     /// From this revision on; `None` is from now.
     pub from: Option<i64>,
@@ -223,17 +246,7 @@ impl Step<'_> {
                     self.renewed(sent, result);
                 }
             }
-            Event::WatchReady => {
-                // What happened before a watch from now on must be read.
-                let gap = self
-                    .state
-                    .watched
-                    .as_ref()
-                    .is_some_and(|watched| watched.from.is_none());
-                if gap && matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. } | Phase::Held) {
-                    self.read();
-                }
-            }
+            Event::Seen(all) => self.seen_by_the_watch(all),
             Event::WatchBroken(Fault::Replaced { why }) => self.entry_gone(why),
             // One that breaks after we left, or for a place given up, is of no use any more.
             Event::WatchBroken(fault) => {
@@ -245,18 +258,11 @@ impl Step<'_> {
                 {
                     // Its revision may be compacted by the next time.
                     watched.from = None;
+                    // What went meanwhile is not told.
+                    self.state.heir = None;
                     self.state.watch_at = Some(self.now + self.state.rules.retry);
                 }
             }
-            Event::QueueChanged => {
-                if !self.state.rules.checks.read_before_start && self.state.phase == Phase::Waiting {
-                    self.first();
-                } else if matches!(self.state.phase, Phase::Waiting | Phase::Delaying { .. }) {
-                    self.read();
-                }
-            }
-            Event::EntryDeleted => self.entry_gone("its entry in etcd was deleted, or its lease revoked".into()),
-            Event::Asked(ask) => self.asked(&ask),
             Event::Guardian(words) => words.into_iter().for_each(|words| self.heard(words)),
             Event::GuardianGone(record) => self.guardian_gone(record),
             Event::Withdrawn(back) => self.withdrawn(back),
@@ -307,6 +313,9 @@ impl Step<'_> {
             (Request::Enqueue | Request::Seize | Request::Read | Request::Clear { .. }, Answer::View(view)) => {
                 self.seen(&view);
             }
+            (Request::Stand { predecessor }, Answer::Standing(standing)) => {
+                self.stands(predecessor.is_some(), &standing);
+            }
             (
                 Request::Leave {
                     run: Some(run),
@@ -321,6 +330,7 @@ impl Step<'_> {
                 | Request::Enqueue
                 | Request::Seize
                 | Request::Read
+                | Request::Stand { .. }
                 | Request::Clear { .. },
                 _,
             ) => {}

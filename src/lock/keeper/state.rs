@@ -2,7 +2,7 @@
 
 use super::{Policy, Request, Watched};
 use crate::link::{Ended, FromKeeper, Waiting};
-use crate::lock::queue::Vanished;
+use crate::lock::queue::{Heir, Vanished};
 use crate::moment::Moment;
 use crate::rules::Rules;
 use std::collections::BTreeMap;
@@ -49,6 +49,13 @@ pub(super) enum Then {
     End,
 }
 
+/// The revisions at which the predecessor's two keys were deleted, as far as the watch has told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Departed {
+    pub(super) entry: Option<i64>,
+    pub(super) open: Option<i64>,
+}
+
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent facts, each named by what it says"
@@ -64,8 +71,8 @@ pub struct State {
     pub(super) lease: i64,
     pub(super) fresh_lease: bool,
     pub(super) cluster: u64,
-    /// The revision of the last look at the queue.
-    pub(super) seen_at: i64,
+    /// The revision of the last look at our entry; `None` where the lock came to us without one.
+    pub(super) seen_at: Option<i64>,
     pub(super) key: String,
     pub(super) oldest_kept: Option<String>,
     pub(super) deadline: Moment,
@@ -74,11 +81,19 @@ pub struct State {
     pub(super) under_way: Option<Request>,
     /// A departure was seen while a read was under way: read once more.
     pub(super) read_again: bool,
+    /// When the queue is read, should the rest of what began to be told not come.
+    pub(super) read_at: Option<Moment>,
     pub(super) renewal_under_way: bool,
     pub(super) next_renewal: Option<Moment>,
     pub(super) next_poll: Moment,
+    /// So many are ahead that the whole queue is not looked at any more without need.
+    pub(super) far_back: bool,
     pub(super) watch_at: Option<Moment>,
     pub(super) watched: Option<Watched>,
+    /// What the last look at the queue says of the next departure.
+    pub(super) heir: Option<Heir>,
+    /// When the watch saw the predecessor's entry go, and its open record.
+    pub(super) departed: Departed,
     /// When each unclean departure was first seen.
     pub(super) first_seen: BTreeMap<String, Moment>,
     /// The token of the oldest of them: no other can have had its turn.
@@ -119,18 +134,22 @@ impl State {
             lease: 0,
             fresh_lease: true,
             cluster: 0,
-            seen_at: 0,
+            seen_at: None,
             key: String::new(),
             oldest_kept: None,
             deadline: Moment::NEVER_BEGUN,
             again: None,
             under_way: None,
             read_again: false,
+            read_at: None,
             renewal_under_way: false,
             next_renewal: None,
             next_poll: Moment::NEVER_BEGUN,
+            far_back: false,
             watch_at: None,
             watched: None,
+            heir: None,
+            departed: Departed::default(),
             first_seen: BTreeMap::new(),
             oldest_stale: None,
             told: None,
@@ -190,7 +209,7 @@ impl State {
             due.extend(limit.map(|wait| policy.began + wait));
         }
         match &self.phase {
-            Phase::Waiting => due.push(self.next_poll),
+            Phase::Waiting => due.extend([Some(self.next_poll), self.read_at].into_iter().flatten()),
             Phase::Delaying { until, .. } if self.under_way.is_none() && self.again.is_none() => due.push(*until),
             Phase::Offered { until } => due.push(*until),
             Phase::Held | Phase::Lost => {

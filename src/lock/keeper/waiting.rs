@@ -11,6 +11,11 @@ use crate::outcome::{Failure, FailureKind};
 use crate::rules::{Rules, handover_delay};
 use std::time::Duration;
 
+/// Servers have kept departures from watches (etcd-io/etcd#18089, #20655), so that a waiter asks now and then.
+const POLL: Duration = Duration::from_secs(10);
+/// From this place on it asks for no more than it waits by: the answer to the whole queue takes etcd as long as the
+/// queue is, and who holds the lock meanwhile is of little interest there.
+const FAR_BACK: i64 = 100;
 /// From the claim of a hold to its watch.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
 
@@ -53,8 +58,9 @@ impl Step<'_> {
             return;
         }
         self.state.cluster = view.cluster;
-        self.state.seen_at = view.revision;
-        self.state.next_poll = self.now + Duration::from_secs(10).min(self.state.rules.ttl);
+        self.state.seen_at = Some(view.revision);
+        self.state.heir = view.ahead.as_ref().and_then(|ahead| ahead.heir.clone());
+        self.poll_later();
         let Some(token) = view.mine else {
             // The lock was not taken, unlike a place that is gone.
             if self.policy.wait == Some(Duration::ZERO) && self.state.token.is_none() {
@@ -68,7 +74,7 @@ impl Step<'_> {
         };
         self.state.token = Some(token);
         self.state.oldest_kept.clone_from(&view.oldest_kept);
-        self.read_ask(view);
+        self.read_ask(view.ask.as_deref());
         if let Some(failure) = self.held_by_ourselves(view) {
             return self.leave(Request::Abandon, Then::Tell(FromKeeper::Failed(failure)));
         }
@@ -87,12 +93,12 @@ impl Step<'_> {
         if view.mine.is_none() {
             self.entry_gone("its entry in etcd was deleted, or its lease revoked".into());
         } else {
-            self.read_ask(view);
+            self.read_ask(view.ask.as_deref());
         }
     }
 
-    fn read_ask(&mut self, view: &View) {
-        if let Some(ask) = view.ask.as_deref().and_then(Ask::parse) {
+    pub(super) fn read_ask(&mut self, ask: Option<&[u8]>) {
+        if let Some(ask) = ask.and_then(Ask::parse) {
             self.asked(&ask);
         }
     }
@@ -124,9 +130,19 @@ impl Step<'_> {
             from: None,
         };
         self.state.phase = Phase::Waiting;
-        if self.state.watched.as_ref() != Some(&wanted) {
+        self.state.far_back = view.ahead.as_ref().is_some_and(|ahead| ahead.count >= FAR_BACK);
+        if self.watches(&wanted) {
+            // It may have gone while this was on its way.
+            self.inherit();
+        } else {
             self.watch(wanted);
         }
+    }
+
+    /// Spread, since those that came at one instant would all ask at one instant for ever.
+    pub(super) fn poll_later(&mut self) {
+        let each = POLL.min(self.state.rules.ttl);
+        self.state.next_poll = self.now + each.mul_f64(1.0 - 0.5 * self.policy.jitter);
     }
 
     /// `named` is what is new about it; all else counts only where it is shown all the while.
@@ -138,12 +154,6 @@ impl Step<'_> {
             self.state.told = Some((named, waiting.clone()));
             self.tell(FromKeeper::Waiting(waiting));
         }
-    }
-
-    pub(super) fn watch(&mut self, wanted: Watched) {
-        self.state.watch_at = None;
-        self.state.watched = Some(wanted.clone());
-        self.act(Action::Watch(wanted));
     }
 
     /// Nobody is ahead, but whoever was there last left uncleanly: its tree has the hand-over delay to die.
@@ -243,6 +253,7 @@ impl Step<'_> {
         self.state.token = None;
         self.state.next_renewal = None;
         self.state.watched = None;
+        self.state.heir = None;
         self.state.watch_at = None;
         self.state.told = None;
         self.state.deadline = Moment::NEVER_BEGUN;
@@ -251,6 +262,7 @@ impl Step<'_> {
         self.state.oldest_stale = None;
         self.state.lost_at = None;
         self.state.read_again = false;
+        self.state.read_at = None;
         self.state.fresh_lease = true;
         self.send(Request::Grant);
     }
@@ -287,11 +299,12 @@ impl Step<'_> {
             self.state.phase = Phase::Held;
             // From our last look on, so nothing that is done to our entry before the watch stands is missed; not
             // from the entry itself, since etcd reads all that was written to any key since; and not at once,
-            // since most commands that end so soon need no watch, and all need the processor now.
+            // since most commands that end so soon need no watch, and all need the processor now. Where the lock came
+            // without a look, there is one as soon as the watch stands.
             self.state.watched = Some(Watched {
                 predecessor: None,
                 freeze: false,
-                from: Some(self.state.seen_at + 1),
+                from: self.state.seen_at.map(|revision| revision + 1),
             });
             self.state.watch_at = Some(self.now + WATCH_AFTER);
             if let Some(why) = self.state.why_lost.take() {
@@ -301,6 +314,7 @@ impl Step<'_> {
     }
 
     pub(super) fn read(&mut self) {
+        self.state.read_at = None;
         if self.state.under_way.is_some() || self.state.again.is_some() {
             self.state.read_again = true;
         } else {
@@ -338,9 +352,17 @@ impl Step<'_> {
         } else if over && self.state.phase == Phase::Waiting {
             self.contended();
         }
-        if matches!(self.state.phase, Phase::Waiting) && self.now >= self.state.next_poll {
-            self.state.next_poll = self.now + Duration::from_secs(10).min(self.state.rules.ttl);
+        let waiting = self.state.phase == Phase::Waiting;
+        if waiting && self.state.read_at.is_some_and(|at| self.now >= at) {
             self.read();
+        }
+        if waiting && self.now >= self.state.next_poll {
+            self.poll_later();
+            if self.state.far_back && !self.policy.shows_place {
+                self.stand();
+            } else {
+                self.read();
+            }
         }
     }
 }

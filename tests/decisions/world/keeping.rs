@@ -99,6 +99,7 @@ impl World {
                     self.deadline = deadline;
                 }
                 keeper::Action::Offer(hold) => {
+                    self.look_at_the_freeze();
                     self.offer = Some(hold.token);
                     self.claimed = false;
                     self.to_guardian.push_back(FromKeeper::Held(hold));
@@ -157,6 +158,14 @@ impl World {
         events
     }
 
+    /// What an offer goes by is no older than a call may be, or than a word of the watch.
+    fn look_at_the_freeze(&mut self) {
+        let old = self.etcd.frozen && self.now > self.etcd.frozen_since + self.plan.call.max(200);
+        if old && self.rules.checks == meshlock::rules::Checks::ALL {
+            self.wrong("an offer under a freeze");
+        }
+    }
+
     /// The lock is given up now.
     fn let_go(&mut self, how: &str) {
         if self.guarded() && self.entry_stands() {
@@ -175,7 +184,7 @@ impl World {
             self.allowed = Some(at(self.now) + self.rules.ttl - self.rules.margin);
             self.leaving = false;
         }
-        let writes = |request: &Request| !matches!(request, Request::Look | Request::Read);
+        let writes = |request: &Request| !matches!(request, Request::Look | Request::Read | Request::Stand { .. });
         let two = self.flights.iter().any(|flight| {
             let What::Request(_, other, _) = &flight.what else {
                 return false;

@@ -8,7 +8,7 @@ mod network;
 use crate::etcd::{Etcd, Ms, Rival, RivalPlan};
 use meshlock::link::{Ended, FromGuardian, FromKeeper};
 use meshlock::lock::keeper::{self, Answer, Request};
-use meshlock::lock::queue::Renewal;
+use meshlock::lock::queue::{Predecessor, Renewal};
 use meshlock::lock::record::Ask;
 use meshlock::moment::Moment;
 use meshlock::outcome::Outcome;
@@ -123,7 +123,7 @@ struct Watch {
     number: u64,
     stands_from: Ms,
     ready_said: bool,
-    predecessor: Option<String>,
+    predecessor: Option<Predecessor>,
     freeze: bool,
     /// From a revision on: what happened to the entry before the watch stood is told as well.
     with_past: bool,
@@ -427,6 +427,9 @@ impl World {
                 }
             }
             Deed::Freeze(on) => {
+                if *on && !self.etcd.frozen {
+                    self.etcd.frozen_since = self.now;
+                }
                 self.etcd.frozen = *on;
                 self.etcd.freeze_changed = true;
             }

@@ -2,7 +2,7 @@
 
 use super::{Flight, RENEWAL, TICK, What, World, at};
 use crate::etcd::{Etcd, Ms, ms};
-use meshlock::lock::keeper::{self, Answer, Request};
+use meshlock::lock::keeper::{self, Answer, Request, Seen};
 use meshlock::lock::queue::{Granted, Renewal};
 use meshlock::store::Fault;
 
@@ -120,6 +120,10 @@ impl World {
                         entering(&mut self.etcd, free)
                     }
                     Request::Read => Ok(Answer::View(self.etcd.view(Some(lease), Some(token.unwrap_or(0))))),
+                    Request::Stand { predecessor } => {
+                        let standing = self.etcd.standing(lease, token, predecessor.as_deref());
+                        Ok(Answer::Standing(standing))
+                    }
                     Request::Clear { stale, vanished, .. } => {
                         let mine = self.etcd.entry(lease).map(|slot| slot.created) == token;
                         let returned = vanished
@@ -164,8 +168,11 @@ impl World {
             self.break_watch();
         }
         let departed = std::mem::take(&mut self.etcd.departed);
+        let closed = std::mem::take(&mut self.etcd.closed);
         let freeze_changed = std::mem::take(&mut self.etcd.freeze_changed);
         let asked = std::mem::take(&mut self.etcd.asked);
+        // Of several keys in any order.
+        let backwards = self.next_delay.is_multiple_of(2);
         let Some(watch) = self.watch.as_mut().filter(|watch| !watch.broken) else {
             return;
         };
@@ -173,28 +180,38 @@ impl World {
             return;
         }
         let number = Some(watch.number);
-        let mut events = Vec::new();
-        if !watch.ready_said {
-            watch.ready_said = true;
-            events.push(keeper::Event::WatchReady);
-            if watch.with_past && self.etcd.entry(watch.lease).is_none() && !departed.contains(&watch.lease) {
-                events.push(keeper::Event::EntryDeleted);
-            }
-        }
-        if departed.contains(&watch.lease) {
-            events.push(keeper::Event::EntryDeleted);
-        }
-        let predecessor: Option<i64> = watch.predecessor.as_ref().and_then(|key| key.parse().ok());
-        if predecessor.is_some_and(|key| departed.contains(&key)) || (freeze_changed && watch.freeze) {
-            events.push(keeper::Event::QueueChanged);
-        }
         let lease = watch.lease;
-        if asked && let Some((_, value)) = self.etcd.ask.as_ref().filter(|(asked, _)| *asked == lease) {
-            events.extend(serde_json::from_slice(value).ok().map(keeper::Event::Asked));
+        let mut all = Vec::new();
+        let ready = !std::mem::replace(&mut watch.ready_said, true);
+        let before_it_stood = ready && watch.with_past && self.etcd.entry(lease).is_none();
+        if departed.contains_key(&lease) || before_it_stood {
+            all.push(Seen::OursGone);
         }
-        for event in events {
+        if let Some(before) = &watch.predecessor {
+            let of = |key: &String| key.parse::<i64>().ok();
+            let gone = of(&before.entry).and_then(|lease| departed.get(&lease));
+            all.extend(gone.map(|at| Seen::PredecessorGone { at: *at }));
+            let gone = before.open.as_ref().and_then(of).and_then(|lease| closed.get(&lease));
+            all.extend(gone.map(|at| Seen::OpenGone { at: *at }));
+            let gone = before.earlier.as_ref().and_then(of);
+            all.extend(
+                gone.filter(|lease| departed.contains_key(lease))
+                    .map(|_| Seen::EarlierGone),
+            );
+        }
+        if freeze_changed && watch.freeze {
+            all.push(Seen::FreezeChanged);
+        }
+        if asked && let Some((_, value)) = self.etcd.ask.as_ref().filter(|(asked, _)| *asked == lease) {
+            all.extend(serde_json::from_slice(value).ok().map(Seen::Asked));
+        }
+        if backwards {
+            all.reverse();
+        }
+        for seen in ready.then_some(Seen::Ready).into_iter().chain(all) {
             // A watch keeps order.
-            self.inbox.push((self.now + 60, None, number, event));
+            self.inbox
+                .push((self.now + 60, None, number, keeper::Event::Seen(vec![seen])));
         }
     }
 

@@ -1,6 +1,6 @@
 //! The keeper's loop, as `commands::keep` runs it.
 
-use super::{Call, Client, Life, Renew, Renewing, Said, Seen, Setting, Tree, Watch, ended, silence};
+use super::{Call, Client, Life, Renew, Renewing, Said, Setting, Told, Tree, Watch, ended, silence};
 use meshlock::link::FromKeeper;
 use meshlock::lock::keeper::{self, Answer, Request};
 use meshlock::lock::queue::{Granted, Renewal};
@@ -79,7 +79,7 @@ impl Client {
                     self.watch = Some(Watch {
                         watched,
                         stands: false,
-                        seen: Vec::new(),
+                        told: Vec::new(),
                     });
                 }
                 keeper::Action::Deadline(deadline) => self.deadline = deadline,
@@ -154,6 +154,7 @@ impl Client {
             Err(fault) => keeper::Event::Fault(fault),
             Ok(Said::Gone) => keeper::Event::Answer(Answer::Gone),
             Ok(Said::Taken) => keeper::Event::Answer(Answer::Taken),
+            Ok(Said::Standing(standing)) => keeper::Event::Answer(Answer::Standing(standing)),
             Ok(Said::View(view)) => keeper::Event::Answer(Answer::View(*view)),
             Ok(Said::Granted) => {
                 let granted = Granted {
@@ -165,14 +166,13 @@ impl Client {
         })
     }
 
-    /// What the watch tells next, in the keeper's words.
-    pub(crate) fn next_seen(&mut self) -> Option<keeper::Event> {
-        let watch = self.watch.as_mut().filter(|watch| !watch.seen.is_empty())?;
-        Some(match watch.seen.remove(0) {
-            Seen::Ready => keeper::Event::WatchReady,
-            Seen::EntryDeleted => keeper::Event::EntryDeleted,
-            Seen::QueueChanged => keeper::Event::QueueChanged,
-            Seen::Broken => {
+    /// What the watch tells next, in the keeper's words; `last` before the rest, of which etcd keeps no order.
+    pub(crate) fn next_told(&mut self, last: bool) -> Option<keeper::Event> {
+        let watch = self.watch.as_mut().filter(|watch| !watch.told.is_empty())?;
+        let next = if last { watch.told.len() - 1 } else { 0 };
+        Some(match watch.told.remove(next) {
+            Told::Seen(seen) => keeper::Event::Seen(vec![seen]),
+            Told::Broken => {
                 self.watch = None;
                 keeper::Event::WatchBroken(silence())
             }
