@@ -2,6 +2,7 @@
 //! changed nothing in etcd.
 
 use crate::harness::{Etcd, Meshlock, Observer, Running, directory, eventually, pass, so, unique};
+use std::cell::Cell;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -224,6 +225,41 @@ fn a_freeze_during_a_hold_does_not_touch_it() {
     assert_eq!(waiter.stdout(), "", "the waiter is first, and does not start");
     etcd.del(&freeze);
     waiter.finish().stdout("mine\n").any_stderr().success();
+}
+
+#[test]
+fn nobody_leaves_a_frozen_name_at_one_revision() {
+    // Whoever is next takes such a departure for leave to start, and does not look whether the name is frozen.
+    let etcd = Etcd::start();
+    let revisions = |leaves: &dyn Fn()| {
+        let before = etcd.revision();
+        leaves();
+        etcd.revision() - before
+    };
+    let comes_and_goes = || let_go(hold(&etcd, "billing"));
+    let gives_up = || {
+        drop(
+            Meshlock::run(&etcd, "billing")
+                .args(["-q", "-w", "0.3"])
+                .finish()
+                .status(75),
+        )
+    };
+    let freeze = || etcd.put("meshlock/freeze/billing", r#"{"format":1}"#);
+    // One to come, one to go.
+    assert_eq!(revisions(&comes_and_goes), 2);
+    let holder = hold(&etcd, "billing");
+    assert_eq!(revisions(&gives_up), 2);
+    // One to freeze, and two to go.
+    let holder = Cell::new(Some(holder));
+    let ends_frozen = || {
+        freeze();
+        holder.take().into_iter().for_each(let_go);
+    };
+    assert_eq!(revisions(&ends_frozen), 3);
+    assert_eq!(revisions(&gives_up), 3);
+    etcd.del("meshlock/freeze/billing");
+    etcd.assert_clean("billing");
 }
 
 #[test]
