@@ -142,7 +142,7 @@ impl Step<'_> {
     /// Spread, since those that came at one instant would all ask at one instant for ever.
     pub(super) fn poll_later(&mut self) {
         let each = POLL.min(self.state.rules.ttl);
-        self.state.next_poll = self.now + each.mul_f64(1.0 - 0.5 * self.policy.jitter);
+        self.state.next_poll = self.now + each.mul_f64(1.0 + 0.15 * self.policy.jitter);
     }
 
     /// `named` is what is new about it; all else counts only where it is shown all the while.
