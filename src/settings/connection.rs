@@ -233,10 +233,11 @@ impl Files {
             (Some(alone), None) => return Err(config(format!("{} needs --key beside it", alone.source))),
             (None, Some(alone)) => return Err(config(format!("{} needs --cert beside it", alone.source))),
         };
-        let tls = Tls {
+        let mut tls = Tls {
             cacert,
             identity,
             server_name,
+            made: None,
         };
         tls.check()?;
         Ok(tls)

@@ -39,7 +39,7 @@ impl Credentials {
         let mut now = self.now();
         let tls = Arc::clone(&now.tls);
         let Some(config) = now.config.clone() else {
-            let config = Arc::new(tls.config()?);
+            let config = tls.made.clone().map_or_else(|| tls.config(), Ok)?;
             now.config = Some(Arc::clone(&config));
             return Ok((config, tls));
         };
@@ -49,7 +49,7 @@ impl Credentials {
                 Ok((config, tls))
             }
             Ok(Some((config, tls))) => {
-                let (config, tls) = (Arc::new(config), Arc::new(tls));
+                let tls = Arc::new(tls);
                 now.complaint = None;
                 now.tls = Arc::clone(&tls);
                 now.config = Some(Arc::clone(&config));
@@ -117,6 +117,7 @@ fn renewed(tls: &Tls) -> Result<Option<Tls>, Unusable> {
             None => None,
         },
         server_name: tls.server_name.clone(),
+        made: None,
     };
     let changed = now.cacert != tls.cacert || now.identity != tls.identity;
     Ok(changed.then_some(now))

@@ -101,7 +101,10 @@ fn contents(path: &Path, within: Option<Duration>) -> io::Result<(Vec<u8>, bool)
     let flags = nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
     let mut contents = Vec::new();
-    if file.metadata()?.is_file() {
+    let found = file.metadata()?;
+    if found.is_file() {
+        // With one to spare, and the end is seen without more room being made.
+        contents.reserve_exact(usize::try_from(found.len().min(LIMIT)).unwrap_or_default() + 1);
         (&file).take(LIMIT + 1).read_to_end(&mut contents)?;
         return Ok((contents, false));
     }

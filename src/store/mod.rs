@@ -55,8 +55,11 @@ impl Connection {
         if let Some(file) = &mut self.password_file {
             file.contents.zeroize();
         }
-        if let Some((_, key)) = self.tls.as_mut().and_then(|tls| tls.identity.as_mut()) {
-            key.contents.zeroize();
+        if let Some(tls) = &mut self.tls {
+            tls.made = None;
+            if let Some((_, key)) = &mut tls.identity {
+                key.contents.zeroize();
+            }
         }
     }
 

@@ -6,7 +6,9 @@ use super::files::{Kept, Unusable};
 use rustls_pki_types::pem::{PemObject as _, SectionKind};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::sync::Arc;
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::client::Resumption;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{self, ClientConfig, InconsistentKeys, RootCertStore};
 
 /// The TLS files and what was in them when they were read.
@@ -18,17 +20,20 @@ pub struct Tls {
     pub identity: Option<(Kept, Kept)>,
     /// What the servers' certificates must be for, if not for the host in the endpoint.
     pub server_name: Option<ServerName<'static>>,
+    /// What [`check`](Self::check) has made of them, for the first connection.
+    pub made: Option<Arc<ClientConfig>>,
 }
 
 impl Tls {
     /// # Errors
     /// Where a file has not what it should have, or certificate and key do not belong together.
-    pub fn check(&self) -> Result<(), Unusable> {
-        if let Some(file) = &self.cacert {
-            roots_in(file)?;
+    pub fn check(&mut self) -> Result<(), Unusable> {
+        match &self.cacert {
+            Some(_) => self.made = Some(self.config()?),
+            // Without the system's roots, whose reading takes longer than all the rest.
+            None => drop(self.with_roots(RootCertStore::empty())?),
         }
-        // Without the system's roots, whose reading takes longer than all the rest.
-        self.with_roots(RootCertStore::empty()).map(drop)
+        Ok(())
     }
 
     /// The user that our certificate names, where etcd goes by that.
@@ -37,16 +42,17 @@ impl Tls {
         common_name(certificates(cert).ok()?.first()?)
     }
 
-    pub(super) fn config(&self) -> Result<ClientConfig, Unusable> {
+    pub(super) fn config(&self) -> Result<Arc<ClientConfig>, Unusable> {
         let roots = match &self.cacert {
             Some(file) => roots_in(file)?,
             None => system_roots()?,
         };
-        self.with_roots(roots)
+        self.with_roots(roots).map(Arc::new)
     }
 
     fn with_roots(&self, roots: RootCertStore) -> Result<ClientConfig, Unusable> {
-        let config = ClientConfig::builder_with_provider(provider())
+        let provider = Arc::new(ring::default_provider());
+        let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| Unusable(error.to_string()))?
             .with_root_certificates(roots);
@@ -54,21 +60,23 @@ impl Tls {
             None => config.with_no_client_auth(),
             Some((cert, key)) => {
                 let (chain, private) = (certificates(cert)?, private_key(key)?);
-                let usable = provider().key_provider.load_private_key(private.clone_key());
-                usable.map_err(|_| {
+                let usable = provider.key_provider.load_private_key(private).map_err(|_| {
                     key.unusable("the key is of a kind that cannot be used: make one of ECDSA (P-256 or P-384), Ed25519 or RSA (2048 bits or more)")
                 })?;
-                config
-                    .with_client_auth_cert(chain, private)
-                    .map_err(|error| match error {
-                        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                            Unusable(format!("{cert} and {key} do not belong together"))
-                        }
-                        error => cert.unusable(&error.to_string()),
-                    })?
+                let ours = CertifiedKey::new(chain, usable);
+                match ours.keys_match() {
+                    Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
+                    Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+                        return Err(Unusable(format!("{cert} and {key} do not belong together")));
+                    }
+                    Err(error) => return Err(cert.unusable(&error.to_string())),
+                }
+                config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(ours)))
             }
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
+        // Whoever restarts has forgotten us, and room for others is room for nothing: each shows its certificate anew.
+        config.resumption = Resumption::disabled();
         Ok(config)
     }
 }
@@ -76,10 +84,6 @@ impl Tls {
 /// A configuration that trusts nobody, to see whether somebody shows a certificate.
 pub(super) fn trusting_nobody() -> Result<ClientConfig, Unusable> {
     Tls::default().with_roots(RootCertStore::empty())
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
 }
 
 /// A bundle may hold some that nobody can read, as Go allows too.
