@@ -229,7 +229,7 @@ impl Etcd {
                         let (fault, broke) = (fault::classify(endpoint, &error), fault::connection_broke(&error));
                         self.rotate(at, to.as_ref().filter(|_| broke));
                         return if broke {
-                            self.refuted(at, self.explained(at, fault))
+                            self.explained(at, to.as_ref(), fault).await
                         } else {
                             fault
                         };
@@ -358,7 +358,7 @@ impl Etcd {
                 let mut fault = fault::classify(endpoint, &error);
                 let broke = fault::connection_broke(&error);
                 if broke {
-                    fault = self.refuted(at, self.explained(at, fault));
+                    fault = self.explained(at, Some(&to), fault).await;
                 }
                 if matches!(fault, Fault::Unreachable { .. } | Fault::Config { .. }) {
                     self.rotate(at, broke.then_some(&to));
@@ -416,16 +416,17 @@ impl Etcd {
         let url = &*self.url(at);
         let channel = match self.channel(at, dialer).await {
             Ok(channel) => channel,
-            Err(error) => return Err(self.unconnected(at, to, &error).await),
+            Err(error) => return Err(self.explained(at, Some(to), fault::of_transport(url, &error)).await),
         };
         let mut options = ConnectOptions::new().with_require_leader(self.0.require_leader);
         if let Some((user, password)) = self.0.credentials.user() {
             self.before_a_password(at, to).await?;
             options = options.with_user(user, password);
         }
-        Client::from_channel(Channel::Tonic(channel), Some(options))
-            .await
-            .map_err(|error| self.refuted(at, self.explained(at, fault::classify(url, &error))))
+        match Client::from_channel(Channel::Tonic(channel), Some(options)).await {
+            Ok(client) => Ok(client),
+            Err(error) => Err(self.explained(at, Some(to), fault::classify(url, &error)).await),
+        }
     }
 
     /// That an endpoint without TLS has none: a password that is sent to one with TLS is out on the network, and was
@@ -453,31 +454,31 @@ impl Etcd {
             .keep_alive_timeout(PING_ANSWER_WITHIN)
             .keep_alive_while_idle(false);
         let trouble = self.pool().members[at].trouble.clone();
-        let connector = Connector::new(dialer, self.0.credentials.clone(), trouble);
+        // A call gives up before, and leaves the connection to itself.
+        let within = 2 * self.0.settings.dial_timeout;
+        let connector = Connector::new(dialer, self.0.credentials.clone(), trouble, within);
         endpoint.connect_with_connector(connector).await
     }
 
-    async fn unconnected(&self, at: usize, to: &Reached, error: &tonic::transport::Error) -> Fault {
+    /// The fault of a broken connection by what TLS knows of it, where that is more.
+    async fn explained(&self, at: usize, to: Option<&Reached>, fault: Fault) -> Fault {
         let url = &*self.url(at);
         let (trouble, new) = {
             let pool = self.pool();
             let member = &pool.members[at];
             (member.trouble.take(), member.standing == Standing::Unknown)
         };
-        let fault = match trouble {
-            None => fault::of_transport(url, error),
-            Some(What {
-                error: Wrong::HungUp, ..
-            }) if new && is_plain(to).await => fault::no_tls(url),
-            Some(what) => fault::of_tls(url, &what),
+        let fault = match (trouble, to) {
+            (None, _) => fault,
+            (
+                Some(What {
+                    error: Wrong::HungUp, ..
+                }),
+                Some(to),
+            ) if new && matches!(timeout(self.share(), is_plain(to)).await, Ok(true)) => fault::no_tls(url),
+            (Some(what), _) => fault::of_tls(url, &what),
         };
         self.refuted(at, fault)
-    }
-
-    /// The fault of a broken connection by what TLS knows of it, where that is more.
-    fn explained(&self, at: usize, fault: Fault) -> Fault {
-        let trouble = self.pool().members[at].trouble.take();
-        trouble.map_or(fault, |what| fault::of_tls(&self.url(at), &what))
     }
 
     /// An endpoint that has answered under these settings is not set up wrongly: it is away, as where a proxy has

@@ -9,15 +9,18 @@ use super::host::Dialer;
 use super::tls::{self, Tls};
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio::time::{Timeout, timeout};
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::{self, ClientConfig};
+use tokio_rustls::rustls;
+use tokio_rustls::{Connect, TlsConnector};
 use tonic::codegen::http::Uri;
 use tonic::codegen::http::uri::Scheme;
 use tonic::codegen::{BoxFuture, Service, StdError};
@@ -66,14 +69,17 @@ pub(super) struct Connector {
     plain: Dialer,
     credentials: Credentials,
     trouble: Trouble,
+    /// So long may TLS's handshake take, if nobody else gives it up.
+    within: Duration,
 }
 
 impl Connector {
-    pub(super) fn new(plain: Dialer, credentials: Credentials, trouble: Trouble) -> Self {
+    pub(super) fn new(plain: Dialer, credentials: Credentials, trouble: Trouble, within: Duration) -> Self {
         Self {
             plain,
             credentials,
             trouble,
+            within,
         }
     }
 }
@@ -94,7 +100,7 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let dialled = self.plain.clone().dial();
-        let (credentials, trouble) = (self.credentials.clone(), self.trouble.clone());
+        let (credentials, trouble, within) = (self.credentials.clone(), self.trouble.clone(), self.within);
         Box::pin(async move {
             let stream = dialled.await?;
             if uri.scheme() != Some(&Scheme::HTTPS) {
@@ -109,19 +115,21 @@ impl Service<Uri> for Connector {
                 Some(name) => name.clone(),
                 None => host(&uri)?,
             };
-            let mut stream = Remembering {
-                stream: shake_hands(stream, config, name).await.inspect_err(|error| {
-                    trouble.remember(of_tls(error).map_or(Wrong::HungUp, Wrong::Tls), &tls);
-                })?,
+            let mut stream = Secured {
+                stage: Stage::Shaking(Box::pin(timeout(
+                    within,
+                    TlsConnector::from(config).connect(name, stream),
+                ))),
                 trouble,
                 tls,
                 broken: None,
             };
-            if stream.stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-                stream.trouble.remember(Wrong::NotHttp2, &stream.tls);
-                stream.shutdown().await.ok();
-                return Err("HTTP/2 was not negotiated".into());
-            }
+            // Its first words, on which the server works while we go on.
+            poll_fn(|cx| match stream.open(cx) {
+                Poll::Pending => Poll::Ready(Ok(())),
+                Poll::Ready(opened) => Poll::Ready(opened.map(drop)),
+            })
+            .await?;
             Ok(gathered(stream))
         })
     }
@@ -129,14 +137,6 @@ impl Service<Uri> for Connector {
 
 fn gathered(stream: impl Stream + 'static) -> TokioIo<Box<dyn Stream>> {
     TokioIo::new(Box::new(Gathering::new(stream)))
-}
-
-async fn shake_hands(
-    stream: TcpStream,
-    config: Arc<ClientConfig>,
-    name: ServerName<'static>,
-) -> io::Result<TlsStream<TcpStream>> {
-    TlsConnector::from(config).connect(name, stream).await
 }
 
 fn host(uri: &Uri) -> Result<ServerName<'static>, StdError> {
@@ -153,7 +153,7 @@ pub(super) async fn shows_a_certificate(stream: TcpStream, uri: &Uri) -> bool {
     let (Ok(config), Ok(name)) = (tls::trusting_nobody(), host(uri)) else {
         return false;
     };
-    let refused = shake_hands(stream, Arc::new(config), name).await.err();
+    let refused = TlsConnector::from(Arc::new(config)).connect(name, stream).await.err();
     let error = refused.as_ref().and_then(of_tls);
     matches!(error, Some(rustls::Error::InvalidCertificate(_)))
 }
@@ -170,16 +170,48 @@ fn of_tls(error: &io::Error) -> Option<rustls::Error> {
     error.get_ref()?.downcast_ref().cloned()
 }
 
+/// A stream within TLS, which shakes hands as soon as somebody reads or writes, and takes nothing that is written before
+/// the server has shown who it is. What HTTP/2 has to say first is so made up while the server is busy with its part.
 /// Tells [`Trouble`] why it broke.
-struct Remembering {
-    stream: TlsStream<TcpStream>,
+struct Secured {
+    stage: Stage,
     trouble: Trouble,
     tls: Arc<Tls>,
     /// Nothing can be written any more, and what is to be read still has to be.
     broken: Option<io::Error>,
 }
 
-impl Remembering {
+enum Stage {
+    Shaking(Pin<Box<Timeout<Connect<TcpStream>>>>),
+    Open(Box<TlsStream<TcpStream>>),
+    /// The handshake failed.
+    Shut,
+}
+
+impl Secured {
+    /// The stream, once TLS and HTTP/2 are agreed on.
+    fn open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut TlsStream<TcpStream>>> {
+        if let Stage::Shaking(shaking) = &mut self.stage {
+            let shaken = ready!(shaking.as_mut().poll(cx));
+            self.stage = Stage::Shut;
+            let mut stream = shaken?.inspect_err(|error| {
+                let wrong = of_tls(error).map_or(Wrong::HungUp, Wrong::Tls);
+                self.trouble.remember(wrong, &self.tls);
+            })?;
+            if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                self.stage = Stage::Open(Box::new(stream));
+            } else {
+                self.trouble.remember(Wrong::NotHttp2, &self.tls);
+                // As far as it goes at once: nobody waits for that.
+                drop(Pin::new(&mut stream).poll_shutdown(cx));
+            }
+        }
+        Poll::Ready(match &mut self.stage {
+            Stage::Open(stream) => Ok(stream),
+            Stage::Shaking(_) | Stage::Shut => Err(io::ErrorKind::NotConnected.into()),
+        })
+    }
+
     fn noted<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|error| {
             if let Some(error) = of_tls(error) {
@@ -197,12 +229,9 @@ impl Remembering {
         let mut rest = [0; 512];
         loop {
             let mut rest = ReadBuf::new(&mut rest);
-            match Pin::new(&mut self.stream).poll_read(cx, &mut rest) {
+            match Pin::new(&mut *self).poll_read(cx, &mut rest) {
                 Poll::Ready(Ok(())) if !rest.filled().is_empty() => {}
-                Poll::Ready(read) => {
-                    self.noted(read).ok();
-                    return Poll::Ready(Err(error));
-                }
+                Poll::Ready(_) => return Poll::Ready(Err(error)),
                 // Soon: a broken connection counts as readable.
                 Poll::Pending => {
                     self.broken = Some(error);
@@ -213,25 +242,29 @@ impl Remembering {
     }
 }
 
-impl AsyncRead for Remembering {
+impl AsyncRead for Secured {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let result = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
+        let stream = ready!(self.open(cx))?;
+        let result = ready!(Pin::new(stream).poll_read(cx, buffer));
         Poll::Ready(self.noted(result))
     }
 }
 
-impl AsyncWrite for Remembering {
+impl AsyncWrite for Secured {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        let stream = ready!(self.open(cx))?;
+        let written = ready!(Pin::new(stream).poll_write(cx, bytes));
         self.last_words(written, cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
+        let stream = ready!(self.open(cx))?;
+        let flushed = ready!(Pin::new(stream).poll_flush(cx));
         self.last_words(flushed, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let stream = ready!(self.open(cx))?;
+        Pin::new(stream).poll_shutdown(cx)
     }
 }
