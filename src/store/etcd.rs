@@ -4,14 +4,13 @@
 
 use super::credentials::Credentials;
 use super::host::{Dialer, Reached};
+use super::line::Line;
 use super::pool::{Connected, Pool, Standing};
 use super::secure::{Connector, What, Wrong, shows_a_certificate, speaks_plainly};
 use super::wire::{self, Answered, cluster, commit};
 use super::{Alive, Answer, Change, Connection, Fault, Txn, Watched, fault};
-use crate::moment::Moment;
 use etcd_client::{
-    Channel, Client, ConnectOptions, Error, EventType, LeaseGrantOptions, ResponseHeader, WatchOptions, WatchResponse,
-    WatchStream,
+    Channel, Client, ConnectOptions, Error, EventType, LeaseGrantOptions, WatchOptions, WatchResponse, WatchStream,
 };
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -100,7 +99,7 @@ impl Etcd {
     pub async fn grant(&self, lease: i64, ttl: Duration) -> Result<Duration, Fault> {
         let seconds = i64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i64::MAX);
         let granted = self
-            .each(&|client: Arc<Client>| async move {
+            .each(&|client: Arc<Line>| async move {
                 let asked = LeaseGrantOptions::new().with_id(lease);
                 let mut client = client.lease_client();
                 match client.grant(seconds, Some(asked)).await {
@@ -118,56 +117,15 @@ impl Etcd {
         seconds_granted(granted).ok_or(Fault::LeaseGone)
     }
 
-    /// One renewal at one endpoint, on a stream of its own: on a kept one an answer cannot be told from that
-    /// to an earlier request, and it ends with its connection. The request that counts is answered within
-    /// `within` or not at all; so long may the stream take to open, too.
+    /// One renewal at one endpoint, [`Line::keep_alive`].
     pub async fn keep_alive(&self, lease: i64, within: Duration) -> Result<Alive, Fault> {
-        self.once(within * 2, &|client: Arc<Client>| async move {
-            let mut client = client.lease_client();
-            // etcd-client reads the first answer itself and drops it, and TTL and term with it. So a second
-            // request follows, and counts.
-            let Ok(opened) = timeout(within, client.keep_alive(lease)).await else {
-                return Err(Error::LeaseKeepAliveError("it did not answer in time".to_owned()));
-            };
-            let (mut keeper, mut answers) = match opened {
-                Ok(opened) => opened,
-                Err(Error::LeaseKeepAliveError(text)) if text == "lease not found" => {
-                    return Ok((
-                        None,
-                        Alive {
-                            sent: Moment::now(),
-                            ttl: None,
-                            term: 0,
-                        },
-                    ));
-                }
-                Err(error) => return Err(error),
-            };
-            let sent = Moment::now();
-            keeper.keep_alive().await?;
-            let Ok(answer) = timeout(within, answers.message()).await else {
-                return Err(Error::LeaseKeepAliveError(
-                    "the renewal was answered too late".to_owned(),
-                ));
-            };
-            let Some(answer) = answer? else {
-                return Err(Error::LeaseKeepAliveError(
-                    "the stream ended without an answer".to_owned(),
-                ));
-            };
-            let alive = Alive {
-                sent,
-                ttl: seconds_granted(answer.ttl()),
-                term: answer.header().map_or(0, ResponseHeader::raft_term),
-            };
-            Ok((cluster(answer.header()), alive))
-        })
-        .await
+        self.once(within * 2, &|line: Arc<Line>| line.keep_alive(lease, within))
+            .await
     }
 
     /// Ends the lease and all that is bound to it; that it is not there is success.
     pub async fn revoke(&self, lease: i64) -> Result<(), Fault> {
-        self.each(&|client: Arc<Client>| async move {
+        self.each(&|client: Arc<Line>| async move {
             match client.lease_client().revoke(lease).await {
                 Ok(revoked) => Ok((cluster(revoked.header()), ())),
                 Err(error) if fault::status_says(&error, "requested lease not found") => Ok((None, ())),
@@ -266,7 +224,7 @@ impl Etcd {
     /// A call at each endpoint in turn until one answers, all within `--dial-timeout`.
     pub(super) async fn each<T, F, Fut>(&self, call: &F) -> Result<T, Fault>
     where
-        F: Fn(Arc<Client>) -> Fut,
+        F: Fn(Arc<Line>) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
         let dial_timeout = self.0.settings.dial_timeout;
@@ -303,7 +261,7 @@ impl Etcd {
     /// A call at the current endpoint; after a failure the next one is current.
     async fn once<T, F, Fut>(&self, within: Duration, call: &F) -> Result<T, Fault>
     where
-        F: Fn(Arc<Client>) -> Fut,
+        F: Fn(Arc<Line>) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
         let at = timeout(within, self.current())
@@ -315,7 +273,7 @@ impl Etcd {
     /// Without a time given, in this endpoint's share of `--dial-timeout`.
     async fn once_at<T, F, Fut>(&self, at: usize, within: Option<Duration>, call: &F) -> Result<T, Fault>
     where
-        F: Fn(Arc<Client>) -> Fut,
+        F: Fn(Arc<Line>) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
         let answered = self.ask(at, within, call).await;
@@ -328,7 +286,7 @@ impl Etcd {
 
     async fn ask<T, F, Fut>(&self, at: usize, within: Option<Duration>, call: &F) -> Result<T, Fault>
     where
-        F: Fn(Arc<Client>) -> Fut,
+        F: Fn(Arc<Line>) -> Fut,
         Fut: Future<Output = Answered<T>>,
     {
         let endpoint = &*self.url(at);
@@ -412,7 +370,7 @@ impl Etcd {
     }
 
     /// TCP, TLS and, with a user, a first token.
-    async fn connect(&self, at: usize, dialer: Dialer, to: &Reached) -> Result<Client, Fault> {
+    async fn connect(&self, at: usize, dialer: Dialer, to: &Reached) -> Result<Line, Fault> {
         let url = &*self.url(at);
         let channel = match self.channel(at, dialer).await {
             Ok(channel) => channel,
@@ -423,8 +381,9 @@ impl Etcd {
             self.before_a_password(at, to).await?;
             options = options.with_user(user, password);
         }
-        match Client::from_channel(Channel::Tonic(channel), Some(options)).await {
-            Ok(client) => Ok(client),
+        let with_token = self.0.credentials.user().is_some();
+        match Client::from_channel(Channel::Tonic(channel.clone()), Some(options)).await {
+            Ok(client) => Ok(Line::new(client, channel, with_token)),
             Err(error) => Err(self.explained(at, Some(to), fault::classify(url, &error)).await),
         }
     }
@@ -573,7 +532,7 @@ async fn speaks_tls(url: &str, to: &Reached) -> bool {
 
 /// Opens one stream with a watcher for each and awaits that all are made, keeping what they tell meanwhile.
 async fn open_watch(
-    client: Arc<Client>,
+    client: Arc<Line>,
     watched: Vec<Watched>,
     from: Option<i64>,
 ) -> Answered<(WatchStream, Vec<WatchResponse>)> {

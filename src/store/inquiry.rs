@@ -2,10 +2,11 @@
 //! a user's rights are. Changes nothing. Judges nothing: what the answers mean is for those who ask.
 
 use super::etcd::{Etcd, seconds_granted};
+use super::line::Line;
 use super::wire::cluster;
 use super::{Fault, If, Op, Txn, fault};
 use crate::moment::Moment;
-use etcd_client::{AlarmAction, AlarmType, Client, GetOptions, ResponseHeader};
+use etcd_client::{AlarmAction, AlarmType, GetOptions, ResponseHeader};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,7 +81,7 @@ impl Alarm {
 impl Etcd {
     /// What is left of the lease. Asked without its keys, for which newer servers want the right to read them.
     pub async fn lease_left(&self, lease: i64) -> Result<Left, Fault> {
-        self.each(&|client: Arc<Client>| async move {
+        self.each(&|client: Arc<Line>| async move {
             let sent = Moment::now();
             let answer = client.lease_client().time_to_live(lease, None).await?;
             let left = Left {
@@ -95,7 +96,7 @@ impl Etcd {
     }
 
     pub async fn status(&self) -> Result<Status, Fault> {
-        self.each(&|client: Arc<Client>| async move {
+        self.each(&|client: Arc<Line>| async move {
             let sent = Moment::now();
             let answer = client.maintenance_client().status().await?;
             let bytes = |count: i64| u64::try_from(count).unwrap_or(0);
@@ -121,7 +122,7 @@ impl Etcd {
     }
 
     pub async fn membership(&self) -> Result<Membership, Fault> {
-        self.each(&|client: Arc<Client>| async move {
+        self.each(&|client: Arc<Line>| async move {
             let answer = client.cluster_client().member_list().await?;
             let peers = answer.members().iter().map(|member| Peer {
                 id: member.id(),
@@ -141,7 +142,7 @@ impl Etcd {
     }
 
     pub async fn alarms(&self) -> Result<Vec<Alarm>, Fault> {
-        self.each(&|client: Arc<Client>| async move {
+        self.each(&|client: Arc<Line>| async move {
             let answer = client
                 .maintenance_client()
                 .alarm(AlarmAction::Get, AlarmType::None, None)
@@ -158,7 +159,7 @@ impl Etcd {
 
     /// The roles of the user, who may always ask that of himself; `None` where there is no such user.
     pub async fn roles(&self, user: &str) -> Result<Option<Vec<String>>, Fault> {
-        self.each(&|client: Arc<Client>| async move {
+        self.each(&|client: Arc<Line>| async move {
             match client.auth_client().user_get(user).await {
                 Ok(answer) => Ok((cluster(answer.header()), Some(answer.roles().to_vec()))),
                 Err(error) if fault::status_says(&error, fault::NO_SUCH_USER) => Ok((None, None)),
@@ -171,7 +172,7 @@ impl Etcd {
     /// A linearizable read of the whole prefix, of which at most one key comes back: succeeds with the right to read all
     /// of it, and where a majority answers.
     pub async fn may_read(&self, prefix: &str) -> Result<(), Fault> {
-        self.each(&|client: Arc<Client>| async move {
+        self.each(&|client: Arc<Line>| async move {
             let one = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
             let answer = client.kv_client().get(prefix, Some(one)).await?;
             Ok((cluster(answer.header()), ()))

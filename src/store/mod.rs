@@ -12,6 +12,7 @@ pub mod files;
 mod gather;
 mod host;
 pub mod inquiry;
+mod line;
 pub mod pages;
 mod pool;
 mod secure;

@@ -3,9 +3,10 @@
 //! nothing of what the keys mean.
 
 use super::etcd::Etcd;
+use super::line::Line;
 use super::wire::{self, cluster};
 use super::{Answer, Fault, Found, Item, Op, Read, Txn, fault};
-use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{GetOptions, GetResponse, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -205,7 +206,7 @@ impl Etcd {
     async fn some_values(&self, keys: &[String], revision: i64) -> Result<Option<Vec<Vec<u8>>>, Fault> {
         let get = |key: &String| TxnOp::get(key.clone(), Some(GetOptions::new().with_revision(revision)));
         let txn = etcd_client::Txn::new().and_then(keys.iter().map(get).collect::<Vec<_>>());
-        Box::pin(self.each(&|client: Arc<Client>| {
+        Box::pin(self.each(&|client: Arc<Line>| {
             let txn = txn.clone();
             async move { fits(client.kv_client().txn(txn).await.map(|answer| values(&answer))) }
         }))
@@ -213,7 +214,7 @@ impl Etcd {
     }
 
     async fn range(&self, first: &[u8], options: GetOptions) -> Result<Option<Page>, Fault> {
-        Box::pin(self.each(&|client: Arc<Client>| {
+        Box::pin(self.each(&|client: Arc<Line>| {
             let options = options.clone();
             async move { fits(client.kv_client().get(first, Some(options)).await.map(page)) }
         }))

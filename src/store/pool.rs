@@ -3,8 +3,8 @@
 
 use super::Fault;
 use super::host::{Host, Reached};
+use super::line::Line;
 use super::secure::Trouble;
-use etcd_client::Client;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -40,7 +40,7 @@ pub(super) struct Member {
 #[derive(Clone)]
 pub(super) struct Connected {
     /// Shared, since it is as large as a page.
-    pub(super) client: Arc<Client>,
+    pub(super) client: Arc<Line>,
     pub(super) to: Reached,
 }
 

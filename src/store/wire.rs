@@ -1,16 +1,17 @@
 //! The store's own words and etcd-client's, one turned into the other. Decides nothing.
 
+use super::line::Line;
 use super::{Answer, Found, If, Item, Op, Order, Read, Txn, What};
 use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, PutOptions, ResponseHeader, SortOrder, SortTarget,
-    TxnOp, TxnOpResponse,
+    Compare, CompareOp, DeleteOptions, Error, GetOptions, PutOptions, ResponseHeader, SortOrder, SortTarget, TxnOp,
+    TxnOpResponse,
 };
 use std::sync::Arc;
 
 /// What an answer gives beside the id of the cluster that gave it.
 pub(super) type Answered<T> = Result<(Option<u64>, T), Error>;
 
-pub(super) async fn commit(client: Arc<Client>, txn: etcd_client::Txn) -> Answered<Answer> {
+pub(super) async fn commit(client: Arc<Line>, txn: etcd_client::Txn) -> Answered<Answer> {
     let response = client.kv_client().txn(txn).await?;
     let header = response.header();
     let reads = response.op_responses().into_iter().filter_map(|done| match done {

@@ -243,7 +243,7 @@ fn nobody_leaves_a_frozen_name_at_one_revision() {
                 .args(["-q", "-w", "0.3"])
                 .finish()
                 .status(75),
-        )
+        );
     };
     let freeze = || etcd.put("meshlock/freeze/billing", r#"{"format":1}"#);
     // One to come, one to go.

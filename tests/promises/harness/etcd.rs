@@ -247,11 +247,20 @@ impl Client {
             .sum()
     }
 
-    /// How many requests of each method came in.
+    /// How many requests of each method came in, a stream as one.
     pub(crate) fn requests(&self) -> BTreeMap<String, u32> {
+        self.counted("grpc_server_started_total{")
+    }
+
+    /// How many messages of each method came in.
+    pub(crate) fn messages(&self) -> BTreeMap<String, u32> {
+        self.counted("grpc_server_msg_received_total{")
+    }
+
+    fn counted(&self, metric: &str) -> BTreeMap<String, u32> {
         let metrics = eventually("metrics", || self.http("/metrics"));
         let request = |line: &str| {
-            let line = line.strip_prefix("grpc_server_started_total{")?;
+            let line = line.strip_prefix(metric)?;
             let (_, method) = line.split_once("grpc_method=\"")?;
             let count = line.rsplit(' ').next()?.parse().ok()?;
             Some((method.split('"').next()?.to_owned(), count))
