@@ -311,7 +311,7 @@ pub struct Waiting {
     /// Wait this long for the lock, then exit [default: without limit]
     ///
     /// Counts from the start, connecting included; 0 is -n. The exit status is 75, or that of -E, if
-    /// another still has the lock, and 69 if etcd is away as the wait ends.
+    /// another still has the lock, and 69 if etcd is away as the wait ends, which takes up to a second more.
     ///
     /// Where the last holder vanished without a release, the hand-over delay (a tenth of its TTL, 1 s at
     /// least) is sat out however short the wait, and with -n too: nobody is waited for then, and a job that

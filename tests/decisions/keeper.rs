@@ -594,6 +594,19 @@ fn the_watch_outlasts_the_departure_of_the_one_before_the_predecessor() {
 }
 
 #[test]
+fn a_place_that_is_shown_is_looked_at_each_second_unless_far_back() {
+    for (count, looks) in [(99, true), (100, false)] {
+        let mut view = behind();
+        view.ahead.as_mut().expect("somebody").count = count;
+        let mut keeper = Keeper::new(None);
+        keeper.policy.shows_place = true;
+        keeper.granted();
+        keeper.on(Event::Answer(Answer::View(view)));
+        assert_eq!(reads(&keeper.after(1000)), looks);
+    }
+}
+
+#[test]
 fn far_back_in_the_queue_a_poll_asks_for_what_it_waits_by() {
     for (count, asks) in [(99, false), (100, true)] {
         let mut view = behind();

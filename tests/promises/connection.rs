@@ -36,6 +36,18 @@ fn an_endpoint_that_accepts_and_says_nothing_is_unavailable() {
 }
 
 #[test]
+fn a_silent_endpoint_does_not_stretch_the_wait() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = silent.local_addr().expect("an address").to_string();
+    Meshlock::run_at(&endpoint, "x")
+        .args(["--wait=0.25", "--dial-timeout=1h"])
+        .finish()
+        .stderr_line([endpoint.as_str(), "within 1.25 s"])
+        .status(69);
+    drop(silent);
+}
+
+#[test]
 fn an_endpoint_that_drops_packets_is_unavailable() {
     let (hole, _full) = black_hole();
     bounded(Meshlock::run_at(&hole, "x"))

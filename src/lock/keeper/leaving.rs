@@ -9,7 +9,7 @@ use crate::store::Fault;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-const ABANDON_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 const TAKEN: &str = "its entry in etcd was deleted, or its lease revoked, before the release";
 const NOTHING_LEFT: FromKeeper = FromKeeper::Left {
     problem: None,

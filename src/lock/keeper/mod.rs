@@ -47,6 +47,17 @@ pub struct Policy {
     pub jitter: f64,
 }
 
+impl Policy {
+    /// How long the first contact may take: an etcd that is silent does not stretch the wait, but by what is left to a
+    /// departure too.
+    fn contact_within(&self) -> Duration {
+        let wait = self.wait.filter(|wait| !wait.is_zero());
+        wait.map_or(self.dial_timeout, |wait| {
+            self.dial_timeout.min(wait + leaving::ABANDON_WITHIN)
+        })
+    }
+}
+
 /// A request to etcd. One is under way at a time, renewals and watches apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Request {

@@ -202,7 +202,7 @@ impl State {
         due.extend(self.next_wake);
         due.extend(self.leave_by);
         if !self.contacted && self.waits() {
-            due.push(policy.began + policy.dial_timeout);
+            due.push(policy.began + policy.contact_within());
         }
         if matches!(self.phase, Phase::Waiting) || (self.waits() && self.outage.is_some()) {
             let limit = policy.wait.filter(|wait| !wait.is_zero());

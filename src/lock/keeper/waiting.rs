@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Servers have kept departures from watches (etcd-io/etcd#18089, #20655), so that a waiter asks now and then.
 const POLL: Duration = Duration::from_secs(10);
+/// Where somebody is looking at our place: who is before us changes without a word to us.
+const GLANCE: Duration = Duration::from_secs(1);
 /// From this place on it asks for no more than it waits by: the answer to the whole queue takes etcd as long as the
 /// queue is, and who holds the lock meanwhile is of little interest there.
 const FAR_BACK: i64 = 100;
@@ -60,6 +62,7 @@ impl Step<'_> {
         self.state.cluster = view.cluster;
         self.state.seen_at = Some(view.revision);
         self.state.heir = view.ahead.as_ref().and_then(|ahead| ahead.heir.clone());
+        self.state.far_back = view.ahead.as_ref().is_some_and(|ahead| ahead.count >= FAR_BACK);
         self.poll_later();
         let Some(token) = view.mine else {
             // The lock was not taken, unlike a place that is gone.
@@ -130,7 +133,6 @@ impl Step<'_> {
             from: None,
         };
         self.state.phase = Phase::Waiting;
-        self.state.far_back = view.ahead.as_ref().is_some_and(|ahead| ahead.count >= FAR_BACK);
         if self.watches(&wanted) {
             // It may have gone while this was on its way.
             self.inherit();
@@ -141,7 +143,8 @@ impl Step<'_> {
 
     /// Spread, since those that came at one instant would all ask at one instant for ever.
     pub(super) fn poll_later(&mut self) {
-        let each = POLL.min(self.state.rules.ttl);
+        let shown = self.policy.shows_place && !self.state.far_back;
+        let each = if shown { GLANCE } else { POLL.min(self.state.rules.ttl) };
         self.state.next_poll = self.now + each.mul_f64(1.0 + 0.15 * self.policy.jitter);
     }
 
@@ -328,7 +331,8 @@ impl Step<'_> {
             return;
         }
         let waited = self.now.since(self.policy.began);
-        if !self.state.contacted && waited >= self.policy.dial_timeout {
+        let contact_within = self.policy.contact_within();
+        if !self.state.contacted && waited >= contact_within {
             let why = self
                 .state
                 .outage
@@ -336,7 +340,7 @@ impl Step<'_> {
                 .unwrap_or_else(|| format!("no answer from {}", self.policy.endpoints));
             let why = format!(
                 "etcd could not be reached within {} s: {why}; nothing was run",
-                self.policy.dial_timeout.as_secs_f64()
+                contact_within.as_secs_f64()
             );
             self.tell(FromKeeper::Failed(Failure::new(FailureKind::Unavailable, why)));
             return self.end();
@@ -358,7 +362,7 @@ impl Step<'_> {
         }
         if waiting && self.now >= self.state.next_poll {
             self.poll_later();
-            if self.state.far_back && !self.policy.shows_place {
+            if self.state.far_back {
                 self.stand();
             } else {
                 self.read();
