@@ -7,7 +7,7 @@ use super::secure::{What, Wrong};
 use super::tls::Tls;
 use etcd_client::Error;
 use rustls_pki_types::UnixTime;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError, InvalidMessage};
 use tonic::{Code, Status};
 
@@ -264,6 +264,17 @@ fn our_certificate(endpoint: &str, tls: &Tls, alert: AlertDescription) -> Fault 
         why: format!("{endpoint}: {why}"),
     };
     let spoken = spoken(alert);
+    // Go's servers call it a bad certificate, whatever is wrong with it.
+    let of_ours = matches!(
+        alert,
+        AlertDescription::BadCertificate | AlertDescription::CertificateExpired | AlertDescription::CertificateUnknown
+    );
+    if of_ours
+        && let Some((cert, _)) = &tls.identity
+        && let Some(out_of_date) = tls.validity().and_then(|valid| out_of_date(valid, SystemTime::now()))
+    {
+        return denied(format!("it refuses our certificate, which {out_of_date}: {cert}"));
+    }
     match (alert, &tls.identity) {
         // etcd's --auto-tls makes keys of P-521, which ring has not.
         (AlertDescription::HandshakeFailure, identity) => Fault::Config {
@@ -297,6 +308,14 @@ fn our_certificate(endpoint: &str, tls: &Tls, alert: AlertDescription) -> Fault 
         )),
         (_, Some((cert, _))) => denied(format!("it refuses our certificate ({spoken}): {cert}")),
     }
+}
+
+fn out_of_date([from, to]: [SystemTime; 2], now: SystemTime) -> Option<String> {
+    let at = |time| humantime::format_rfc3339_seconds(time);
+    if now < from {
+        return Some(format!("is not valid before {}", at(from)));
+    }
+    (now > to).then(|| format!("has expired at {}", at(to)))
 }
 
 /// `bad certificate` for `BadCertificate`.

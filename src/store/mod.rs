@@ -2,7 +2,7 @@
 //! classified reason where a call did not succeed. Data only; must not know what the keys mean. The etcd
 //! client is the first store.
 
-mod common_name;
+mod certificate;
 pub mod credentials;
 mod discovery;
 mod dns;

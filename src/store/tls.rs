@@ -1,11 +1,12 @@
 //! From TLS files to what a connection is made with, so that what cannot be used is known before anybody connects.
 //! Connects to nobody; what a server makes of our certificate is `fault`'s affair.
 
-use super::common_name::common_name;
+use super::certificate::{common_name, validity};
 use super::files::{Kept, Unusable};
 use rustls_pki_types::pem::{PemObject as _, SectionKind};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::sync::Arc;
+use std::time::SystemTime;
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -40,6 +41,12 @@ impl Tls {
     pub fn common_name(&self) -> Option<String> {
         let (cert, _) = self.identity.as_ref()?;
         common_name(certificates(cert).ok()?.first()?)
+    }
+
+    /// From when to when our certificate is valid.
+    pub(super) fn validity(&self) -> Option<[SystemTime; 2]> {
+        let (cert, _) = self.identity.as_ref()?;
+        validity(certificates(cert).ok()?.first()?)
     }
 
     pub(super) fn config(&self) -> Result<Arc<ClientConfig>, Unusable> {

@@ -288,6 +288,13 @@ fn a_server_that_does_not_want_our_certificate_says_why() {
             ..Wanted::default()
         },
     );
+    let early = authority.issue_as(
+        "early",
+        Wanted {
+            valid: ("20900101000000Z", "20910101000000Z"),
+            ..Wanted::default()
+        },
+    );
     let stranger = Authority::new().issue("stranger");
     let files = |identity: &Identity| vec![option("--cert", &identity.cert), option("--key", &identity.key)];
     let cacert = option("--cacert", &authority.cert());
@@ -299,15 +306,15 @@ fn a_server_that_does_not_want_our_certificate_says_why() {
             77,
             &[&etcd.address(), "it wants a client's certificate", "--cert"],
         );
-        for identity in [&stranger, &expired] {
+        for (identity, why) in [
+            (&stranger, "refuses our certificate"),
+            (&expired, "which has expired at 2020-02-01T00:00:00Z"),
+            (&early, "which is not valid before 2090-01-01T00:00:00Z"),
+        ] {
             refused(
                 Meshlock::run(&etcd, "tls").args([&cacert]).args(files(identity)),
                 77,
-                &[
-                    &etcd.address(),
-                    "refuses our certificate",
-                    &identity.cert.to_string_lossy(),
-                ],
+                &[&etcd.address(), why, &identity.cert.to_string_lossy()],
             );
         }
     }
