@@ -311,7 +311,7 @@ fn words_that_a_watch_never_tells_break_nothing() {
     let scene = Scene {
         faults: &[Fate::Untold],
         budget: 1,
-        horizon: 1200,
+        horizon: 600,
         ..three(ALL)
     };
     holds("three, untold", scene);
