@@ -539,6 +539,17 @@ fn whoever_is_no_heir_or_sees_no_clean_departure_reads_first() {
 }
 
 #[test]
+fn an_heir_whose_look_is_old_reads_since_the_words_may_be_old_too() {
+    // Half a hand-over delay of 1 s.
+    for (ms, old) in [(500, false), (501, true)] {
+        let mut keeper = Keeper::queued(heir());
+        keeper.now = keeper.now + Duration::from_millis(ms);
+        let actions = keeper.on(Event::Seen(vec![GONE, CLOSED]));
+        assert_eq!((offers(&actions), reads(&actions)), (!old, old), "{actions:?}");
+    }
+}
+
+#[test]
 fn an_heir_whose_own_entry_goes_with_the_predecessors_starts_nothing() {
     for all in [[Seen::OursGone, GONE, CLOSED], [GONE, CLOSED, Seen::OursGone]] {
         let mut keeper = Keeper::queued(heir());

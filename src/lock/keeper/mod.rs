@@ -237,6 +237,7 @@ impl Step<'_> {
     fn send(&mut self, request: Request) {
         self.state.again = None;
         self.state.under_way = Some(request.clone());
+        self.state.asked_at = self.now;
         self.act(Action::Send(request));
     }
 

@@ -90,6 +90,9 @@ pub struct State {
     pub(super) far_back: bool,
     pub(super) watch_at: Option<Moment>,
     pub(super) watched: Option<Watched>,
+    /// When the request under way was sent, and the one that the last look was the answer to.
+    pub(super) asked_at: Moment,
+    pub(super) looked_at: Moment,
     /// What the last look at the queue says of the next departure.
     pub(super) heir: Option<Heir>,
     /// When the watch saw the predecessor's entry go, and its open record.
@@ -148,6 +151,8 @@ impl State {
             far_back: false,
             watch_at: None,
             watched: None,
+            asked_at: Moment::NEVER_BEGUN,
+            looked_at: Moment::NEVER_BEGUN,
             heir: None,
             departed: Departed::default(),
             first_seen: BTreeMap::new(),

@@ -61,6 +61,7 @@ impl Step<'_> {
         }
         self.state.cluster = view.cluster;
         self.state.seen_at = Some(view.revision);
+        self.state.looked_at = self.state.asked_at;
         self.state.heir = view.ahead.as_ref().and_then(|ahead| ahead.heir.clone());
         self.state.far_back = view.ahead.as_ref().is_some_and(|ahead| ahead.count >= FAR_BACK);
         self.poll_later();

@@ -91,7 +91,7 @@ impl Step<'_> {
         let checks = self.state.rules.checks;
         let Departed { entry, open } = self.state.departed;
         let let_go = entry.is_some() && (entry == open || !checks.one_revision);
-        if !let_go || (self.state.heir.is_none() && checks.read_before_start) {
+        if !let_go || (self.state.heir.is_none() && checks.read_before_start) || !self.just_looked() {
             return;
         }
         if let Some(heir) = self.state.heir.take() {
@@ -105,6 +105,14 @@ impl Step<'_> {
         self.state.seen_at = None;
         self.state.blocker = None;
         self.first();
+    }
+
+    /// What the watch tells may be old: a member lags, a line is slow. A departure after a look is no older than that look,
+    /// so that whatever has befallen our entry or the name since is as recent; half the hand-over delay leaves whoever
+    /// would start in our place the other half.
+    fn just_looked(&self) -> bool {
+        let after = self.state.departed.entry > self.state.seen_at;
+        after && self.now.since(self.state.looked_at) <= self.state.rules.handover_delay / 2
     }
 
     /// Asks for the very keys that we wait by: that takes etcd no longer however many wait.
@@ -128,6 +136,7 @@ impl Step<'_> {
             return self.entry_gone("its entry in etcd was deleted, or its lease revoked".into());
         }
         self.state.seen_at = Some(standing.revision);
+        self.state.looked_at = self.state.asked_at;
         self.read_ask(standing.ask.as_deref());
         if !waits {
             return;
