@@ -540,13 +540,27 @@ fn whoever_is_no_heir_or_sees_no_clean_departure_reads_first() {
 
 #[test]
 fn an_heir_whose_look_is_old_reads_since_the_words_may_be_old_too() {
-    // Half a hand-over delay of 1 s.
-    for (ms, old) in [(500, false), (501, true)] {
+    // Half a hand-over delay of 1 s, or what a call may take.
+    for (dial_timeout, ms, old) in [
+        (2000, 500, false),
+        (2000, 501, true),
+        (300, 300, false),
+        (300, 301, true),
+    ] {
         let mut keeper = Keeper::queued(heir());
+        keeper.policy.dial_timeout = Duration::from_millis(dial_timeout);
         keeper.now = keeper.now + Duration::from_millis(ms);
         let actions = keeper.on(Event::Seen(vec![GONE, CLOSED]));
         assert_eq!((offers(&actions), reads(&actions)), (!old, old), "{actions:?}");
     }
+}
+
+#[test]
+fn a_departure_that_the_look_should_have_shown_starts_nobody() {
+    let mut keeper = Keeper::queued(heir());
+    let (gone, closed) = (Seen::PredecessorGone { at: TOKEN }, Seen::OpenGone { at: TOKEN });
+    let actions = keeper.on(Event::Seen(vec![gone, closed]));
+    assert!(reads(&actions) && !offers(&actions), "{actions:?}");
 }
 
 #[test]

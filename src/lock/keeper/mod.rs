@@ -3,8 +3,9 @@
 //! `commands::keep` names the events and carries out the actions.
 //!
 //! What it holds to: a hold is offered only when nobody is ahead, no unclean departure is fresh and the
-//! deadline is far enough, which a look at the queue shows, or a clean departure to whoever had looked before it; only an accepted renewal moves the deadline, and from its sending; the queue is
-//! left only on the guardian's word or after the last duty.
+//! deadline is far enough, which a look at the queue shows, or a clean departure to whoever had just looked; only
+//! an accepted renewal moves the deadline, and from its sending; the queue is left only on the guardian's word or
+//! after the last duty.
 
 mod holding;
 mod leaving;

@@ -108,11 +108,12 @@ impl Step<'_> {
     }
 
     /// What the watch tells may be old: a member lags, a line is slow. A departure after a look is no older than that look,
-    /// so that whatever has befallen our entry or the name since is as recent; half the hand-over delay leaves whoever
-    /// would start in our place the other half.
+    /// so that whatever has befallen our entry or the name since is as recent. Half the hand-over delay leaves whoever
+    /// would start in our place the other half; and an answer that is read instead may be as old as a call may take.
     fn just_looked(&self) -> bool {
+        let recent = (self.state.rules.handover_delay / 2).min(self.policy.dial_timeout);
         let after = self.state.departed.entry > self.state.seen_at;
-        after && self.now.since(self.state.looked_at) <= self.state.rules.handover_delay / 2
+        after && self.now.since(self.state.looked_at) <= recent
     }
 
     /// Asks for the very keys that we wait by: that takes etcd no longer however many wait.
