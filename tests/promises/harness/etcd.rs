@@ -2,13 +2,15 @@
 
 use super::{Proxy, clean, eventually, ground, proc, so, tick, unique};
 use nix::sys::signal::Signal;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::ops::Deref;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio, id};
 use std::sync::OnceLock;
@@ -607,6 +609,14 @@ pub(crate) fn free_port() -> u16 {
     let spread = u16::try_from(id() % 11_000).unwrap_or(0);
     (0..11_000u16)
         .map(|_| 20_000 + (spread + NEXT.fetch_add(1, Ordering::Relaxed) % 11_000) % 11_000)
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .find(|port| is_free(*port))
         .expect("a free port")
+}
+
+/// Bound, and never listening: a child that another thread forks meanwhile has a copy until it executes something, and
+/// a copy that listened would keep the port from whoever is to have it (`SO_REUSEADDR` in socket(7)).
+fn is_free(port: u16) -> bool {
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    setsockopt(&socket, sockopt::ReuseAddr, &true).expect("a socket's option");
+    bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)).is_ok()
 }

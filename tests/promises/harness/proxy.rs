@@ -43,12 +43,18 @@ impl Proxy {
 
     /// Where the loopback is not all there is of the network.
     pub(crate) fn between(own: IpAddr, target: SocketAddr) -> Self {
-        Self::at(SocketAddr::from((own, free_port())), target)
+        // Somebody else may take a port between our look and our listening: then the next.
+        let listener = (0..5).find_map(|_| TcpListener::bind((own, free_port())).ok());
+        Self::behind(listener.expect("a port"), target)
     }
 
     /// At an address that is free.
     pub(crate) fn at(address: SocketAddr, target: SocketAddr) -> Self {
-        let listener = TcpListener::bind(address).expect("a port");
+        Self::behind(TcpListener::bind(address).expect("a port"), target)
+    }
+
+    fn behind(listener: TcpListener, target: SocketAddr) -> Self {
+        let address = listener.local_addr().expect("a listener's address");
         let line = Arc::new(Line {
             target,
             held: <[AtomicBool; 2]>::default(),
