@@ -1,9 +1,9 @@
 //! What is asked of etcd beside the protocol of the lock: how long a lease lives, and how a member, its cluster and
 //! a user's rights are. Changes nothing. Judges nothing: what the answers mean is for those who ask.
 
-use super::etcd::{Etcd, seconds_granted};
+use super::etcd::Etcd;
 use super::line::Line;
-use super::wire::cluster;
+use super::wire::{cluster, seconds_granted};
 use super::{Fault, If, Op, Txn, fault};
 use crate::moment::Moment;
 use etcd_client::{AlarmAction, AlarmType, GetOptions, ResponseHeader};

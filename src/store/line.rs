@@ -2,8 +2,7 @@
 //! endpoint, waits for nothing longer than it is told to.
 
 use super::Alive;
-use super::etcd::seconds_granted;
-use super::wire::{Answered, cluster};
+use super::wire::{Answered, cluster, seconds_granted};
 use crate::moment::Moment;
 use etcd_client::{Client, Error, ResponseHeader};
 use std::ops::Deref;

@@ -7,6 +7,7 @@ use etcd_client::{
     TxnOpResponse,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What an answer gives beside the id of the cluster that gave it.
 pub(super) type Answered<T> = Result<(Option<u64>, T), Error>;
@@ -96,4 +97,9 @@ pub(super) fn item(item: etcd_client::KeyValue) -> Item {
 
 pub(super) fn cluster(header: Option<&ResponseHeader>) -> Option<u64> {
     header.map(ResponseHeader::cluster_id)
+}
+
+/// A TTL in an answer; `None` where the lease has run out or is not known.
+pub(super) fn seconds_granted(ttl: i64) -> Option<Duration> {
+    u64::try_from(ttl).ok().filter(|&ttl| ttl > 0).map(Duration::from_secs)
 }
