@@ -1,7 +1,7 @@
 //! `meshlock history`: settings → the runs recorded in etcd → stdout. A plain sequence; decides nothing.
 
 use super::asking::{asking, unwritable};
-use crate::lock::board::Ran;
+use crate::lock::board::pieces::Ran;
 use crate::lock::keys::Place;
 use crate::lock::survey;
 use crate::outcome::Failure;

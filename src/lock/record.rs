@@ -4,6 +4,7 @@
 use super::view::shown;
 use crate::link::{Asked, Ended};
 use serde::{Deserialize, Serialize};
+use std::time::{Duration, SystemTime};
 
 /// The only format written.
 pub const FORMAT: u32 = 1;
@@ -130,9 +131,11 @@ impl Holder {
             .ok()
             .filter(|holder| holder.format == FORMAT)
     }
-}
 
-impl Holder {
+    pub fn started(&self) -> Option<SystemTime> {
+        time(&self.started)
+    }
+
     /// All of it that somebody has written as text.
     pub fn texts(&self) -> impl Iterator<Item = &String> {
         let Purpose {
@@ -188,6 +191,24 @@ impl Run {
     pub fn over(&self) -> &str {
         self.noticed.as_ref().map_or(&self.ended.ended, |noticed| &noticed.at)
     }
+
+    pub fn acquired(&self) -> Option<SystemTime> {
+        time(&self.ended.acquired)
+    }
+
+    pub fn ended(&self) -> Option<SystemTime> {
+        time(&self.ended.ended)
+    }
+
+    /// When that was found, of a run that vanished.
+    pub fn noticed(&self) -> Option<SystemTime> {
+        time(&self.noticed.as_ref()?.at)
+    }
+
+    /// How long it held the lock.
+    pub fn duration(&self) -> Option<Duration> {
+        self.ended()?.duration_since(self.acquired()?).ok()
+    }
 }
 
 impl Open {
@@ -214,4 +235,19 @@ impl Ask {
     pub fn asked(&self) -> Asked {
         Asked::new(&self.kind, &self.by, &self.reason)
     }
+}
+
+impl Freeze {
+    /// What is said of it; one that cannot be read freezes all the same, and says nothing.
+    pub(super) fn parse(value: &[u8]) -> Self {
+        serde_json::from_slice::<Self>(value)
+            .ok()
+            .filter(|freeze| freeze.format == FORMAT)
+            .unwrap_or_default()
+    }
+}
+
+/// A record's time; `None` for what is none.
+pub(super) fn time(text: &str) -> Option<SystemTime> {
+    humantime::parse_rfc3339(text).ok()
 }

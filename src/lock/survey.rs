@@ -1,7 +1,8 @@
 //! Reads what a [`Board`] is made of: one lock in two round trips, all locks under a prefix page by page. Writes
 //! nothing, needs no more than the right to read, and judges nothing.
 
-use super::board::{Board, Life, Lock, Namesake, Ran, Read as Contents, Unread};
+use super::board::pieces::{Life, Ran};
+use super::board::{Board, Lock, Namesake, Read as Contents, Unread};
 use super::keys::{self, Kind, Place};
 use crate::store::etcd::Etcd;
 use crate::store::pages::Keys;

@@ -1,7 +1,7 @@
 //! What an answer says of the queue, as plain data, and the records of others in words for a person: written
 //! by anybody with the right, shown on a terminal.
 
-use super::record::{self, Freeze, Holder, Open, Run, VANISHED};
+use super::record::{Freeze, Holder, Open, Run, VANISHED};
 use crate::link::{Ended, HeldBy};
 use crate::moment::Moment;
 use crate::rules::TTL_RANGE;
@@ -170,10 +170,7 @@ fn held_by(holder: &Holder, since: &str) -> HeldBy {
 
 /// By whom and why, as the end of a sentence.
 pub fn frozen(item: &Item) -> String {
-    let freeze = serde_json::from_slice::<Freeze>(&item.value)
-        .ok()
-        .filter(|freeze| freeze.format == record::FORMAT)
-        .unwrap_or_default();
+    let freeze = Freeze::parse(&item.value);
     let by = if freeze.by.is_empty() {
         "somebody unknown"
     } else {

@@ -3,7 +3,7 @@
 use super::super::table::{Column, Yields, column, table};
 use super::super::text::{Line, Span, age, span, stamp};
 use super::{NOTHING, result, who, why};
-use crate::lock::board::Ran;
+use crate::lock::board::pieces::Ran;
 use crate::lock::record::{Purpose, Run};
 use std::time::SystemTime;
 

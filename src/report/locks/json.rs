@@ -2,8 +2,9 @@
 //! field is always there, so that readers need not tell absent from null. Knows nothing of how they were read.
 
 use super::super::text::{json, stamp};
-use crate::lock::board::{Ask, Board, Entry, Frozen, Life, Lock, Mark, Namesake, Opened, Ran, StrayAsk, Turn, Unread};
-use crate::lock::record::{Holder, Run};
+use crate::lock::board::pieces::{Entry, Frozen, Life, Mark, Opened, Ran, StrayAsk, Turn};
+use crate::lock::board::{Board, Lock, Namesake, Unread};
+use crate::lock::record::{Ask, Holder, Run};
 use crate::lock::view::is_cut;
 use serde::Serialize;
 use std::time::{Duration, SystemTime};

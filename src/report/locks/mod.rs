@@ -13,7 +13,8 @@ pub use self::prometheus::prometheus;
 
 use super::table::NOTHING;
 use super::text::{Line, Span, Style};
-use crate::lock::board::{Board, Lock, Namesake, Ran, State};
+use crate::lock::board::pieces::Ran;
+use crate::lock::board::{Board, Lock, Namesake, State};
 use crate::lock::record::{Holder, Run};
 use std::time::SystemTime;
 

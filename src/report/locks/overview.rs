@@ -3,7 +3,8 @@
 use super::super::table::{Column, Yields, column, table};
 use super::super::text::{Line, Span, Style, age, span, stamp};
 use super::{NOTHING, result, state, who};
-use crate::lock::board::{Board, Life, Lock, Ran, State};
+use crate::lock::board::pieces::{Life, Ran};
+use crate::lock::board::{Board, Lock, State};
 use crate::lock::record::Run;
 use std::time::SystemTime;
 

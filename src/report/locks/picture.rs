@@ -5,8 +5,9 @@ use super::super::table::{Column, Yields, column, table};
 use super::super::text::{Line, Span, Style, age, span, stamp, wrapped};
 use super::overview::less_than;
 use super::{NOTHING, history, namesake, result, state, typed, who, why};
-use crate::lock::board::{Ask, Entry, Life, Lock, Mark, Opened, State, StrayAsk, Turn};
-use crate::lock::record::Holder;
+use crate::lock::board::pieces::{Entry, Life, Mark, Opened, StrayAsk, Turn};
+use crate::lock::board::{Lock, State};
+use crate::lock::record::{Ask, Holder};
 use std::time::{Duration, SystemTime};
 
 /// What stands where nobody said it.

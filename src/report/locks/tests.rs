@@ -2,7 +2,8 @@
 
 use super::super::plain;
 use super::*;
-use crate::lock::board::{Entry, Life, Unread};
+use crate::lock::board::Unread;
+use crate::lock::board::pieces::{Entry, Life};
 use std::time::Duration;
 
 fn held(life: Life) -> Board {
