@@ -6,9 +6,8 @@ use super::board::{Board, Lock, Namesake, Read as Contents, Unread};
 use super::keys::{self, Kind, Place};
 use crate::store::etcd::Etcd;
 use crate::store::pages::Keys;
-use crate::store::{Fault, Found, Item, Order, Read, What};
+use crate::store::{Fault, Found, Item, Order, Read, What, abreast};
 use std::collections::{BTreeMap, HashSet};
-use tokio::task::JoinSet;
 
 /// Entries, open records and asks of one lock that are read. How many there are is told all the same.
 const QUEUE: u32 = 100;
@@ -39,7 +38,7 @@ pub async fn one(etcd: &Etcd, place: &Place, runs: u32, lives: Lives) -> Result<
     loop {
         let (mut board, limit) = (whole(etcd, place, runs).await?, lives != Lives::Doubtful);
         ask_about_leases(etcd, &mut board.locks, limit).await?;
-        ask_about_turns(etcd, &mut board.locks).await;
+        ask_about_turns(etcd, &mut board.locks).await?;
         ask_about_freezes(etcd, &mut board.locks).await;
         looks += 1;
         // Its lease ended after we read the entry: by now somebody else may hold.
@@ -143,7 +142,7 @@ async fn piecewise(
         part.items = first.into_values().collect();
     }
     let items = seen.iter_mut().flat_map(|part| &mut part.items).chain(&mut freeze);
-    fill(etcd, items, revision).await?;
+    etcd.fill(items, revision).await?;
     let mut is_there = Vec::new();
     for prefix in namesake {
         is_there.push(keys(prefix).next().await?.is_some());
@@ -264,7 +263,7 @@ pub async fn all(etcd: &Etcd, root: &str, lives: Lives) -> Result<Board, Fault> 
         Lives::HoldersOfUpTo(limit) => locks.len() <= limit,
     };
     ask_about_leases(etcd, &mut locks, holders).await?;
-    ask_about_turns(etcd, &mut locks).await;
+    ask_about_turns(etcd, &mut locks).await?;
     ask_about_freezes(etcd, &mut locks).await;
     Ok(Board {
         cluster: frozen.cluster,
@@ -363,7 +362,7 @@ async fn filled(etcd: &Etcd, root: &str, mut batch: Vec<(String, Glance)>, revis
     let items = batch
         .iter_mut()
         .flat_map(|(_, found)| found.queue.iter_mut().chain(&mut found.opens).chain(&mut found.runs));
-    fill(etcd, items, revision).await?;
+    etcd.fill(items, revision).await?;
     Ok(batch
         .into_iter()
         .map(|(place, contents)| Lock::new(&place, contents))
@@ -381,8 +380,8 @@ async fn read_queues_at_keys(
         let place = Place::found(root, name);
         place.lock_key().map(|_| (place.queue().to_owned(), glance))
     });
-    let (queues, glances): (Vec<_>, Vec<_>) = glances.unzip();
-    let entries = queues.into_iter().map(|queue| {
+    let (queues, mut glances): (Vec<_>, Vec<_>) = glances.unzip();
+    let questions = queues.into_iter().map(|queue| {
         let etcd = etcd.clone();
         async move {
             let mut keys = Keys::new(&etcd, &queue, false, Some(revision));
@@ -393,54 +392,36 @@ async fn read_queues_at_keys(
             Ok(entries)
         }
     });
-    for (glance, answer) in glances.into_iter().zip(together(entries).await) {
+    abreast::ask(AT_A_TIME, questions, |number, answer| {
         match answer {
             Ok(entries) => {
                 for entry in entries {
-                    glance.take(Kind::Lock, Some(entry));
+                    glances[number].take(Kind::Lock, Some(entry));
                 }
             }
-            Err(Fault::Denied { .. }) => glance.hidden = true,
+            Err(Fault::Denied { .. }) => glances[number].hidden = true,
             Err(fault) => return Err(fault),
         }
-    }
-    Ok(())
-}
-
-/// The answers to all of these, in their order, so many at a time.
-async fn together<T: Send + 'static>(
-    asks: impl Iterator<Item = impl Future<Output = Result<T, Fault>> + Send + 'static>,
-) -> Vec<Result<T, Fault>> {
-    let mut asks = asks.enumerate();
-    let mut under_way = JoinSet::new();
-    let mut answers = BTreeMap::new();
-    loop {
-        while under_way.len() < AT_A_TIME
-            && let Some((number, ask)) = asks.next()
-        {
-            under_way.spawn(async move { (number, ask.await) });
-        }
-        match under_way.join_next().await {
-            None => return answers.into_values().collect(),
-            Some(Ok((number, answer))) => answers.insert(number, answer),
-            Some(Err(_)) => continue,
-        };
-    }
+        Ok(())
+    })
+    .await
 }
 
 /// Where one that vanished may have been a waiter. Without an answer, as where etcd has forgotten the past, that stays open.
-async fn ask_about_turns(etcd: &Etcd, locks: &mut [Lock]) {
+async fn ask_about_turns(etcd: &Etcd, locks: &mut [Lock]) -> Result<(), Fault> {
     let doubtful = locks.iter_mut().filter_map(|lock| Some((lock.in_doubt()?, lock)));
-    let (questions, locks): (Vec<_>, Vec<_>) = doubtful.unzip();
-    let asks = questions.into_iter().map(|(entry, revision)| {
+    let (questions, mut locks): (Vec<_>, Vec<_>) = doubtful.unzip();
+    let questions = questions.into_iter().map(|(entry, revision)| {
         let etcd = etcd.clone();
         async move { etcd.values(&[entry], revision).await }
     });
-    for (lock, answer) in locks.into_iter().zip(together(asks).await) {
+    abreast::ask(AT_A_TIME, questions, |number, answer| {
         if let Ok(values) = answer {
-            lock.settle(values.iter().any(|value| !value.is_empty()));
+            locks[number].settle(values.iter().any(|value| !value.is_empty()));
         }
-    }
+        Ok(())
+    })
+    .await
 }
 
 /// Where one of ours came behind somebody who leaves no record: what has begun before a freeze goes on, what has not is
@@ -461,15 +442,6 @@ async fn ask_about_freezes(etcd: &Etcd, locks: &mut [Lock]) {
     }
 }
 
-async fn fill<'a>(etcd: &Etcd, items: impl Iterator<Item = &'a mut Item>, revision: i64) -> Result<(), Fault> {
-    let items: Vec<&mut Item> = items.collect();
-    let keys: Vec<String> = items.iter().map(|item| item.key.clone()).collect();
-    for (item, value) in items.into_iter().zip(etcd.values(&keys, revision).await?) {
-        item.value = value;
-    }
-    Ok(())
-}
-
 /// Asks anew how long the leases of these locks' holders live: a renewal is no change of a key.
 pub async fn renew(etcd: &Etcd, board: &mut Board) -> Result<(), Fault> {
     for first in board.locks.iter_mut().filter_map(|lock| lock.queue.first_mut()) {
@@ -483,30 +455,26 @@ async fn ask_about_leases(etcd: &Etcd, locks: &mut [Lock], holders: bool) -> Res
     let mut wanted = Vec::new();
     for lock in locks {
         if holders && let Some(first) = lock.queue.first_mut().filter(|first| first.lease != 0) {
-            wanted.push((first.lease, &mut first.life, false));
+            wanted.push((first.lease, (&mut first.life, false)));
         }
         // Whether a run has vanished is told by its lease alone: without an answer nothing may be said of the lock.
-        wanted.extend(lock.open.iter_mut().map(|open| (open.lease, &mut open.life, true)));
+        wanted.extend(lock.open.iter_mut().map(|open| (open.lease, (&mut open.life, true))));
     }
-    let mut asked: JoinSet<(usize, Result<_, Fault>)> = JoinSet::new();
-    let mut next = 0;
-    loop {
-        while asked.len() < AT_A_TIME
-            && let Some((lease, ..)) = wanted.get(next)
-        {
-            let (number, lease, etcd) = (next, *lease, etcd.clone());
-            asked.spawn(async move { (number, etcd.lease_left(lease).await) });
-            next += 1;
-        }
-        let Some(answer) = asked.join_next().await else {
-            return Ok(());
-        };
+    let (leases, mut lives): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
+    let questions = leases.into_iter().map(|lease| {
+        let etcd = etcd.clone();
+        async move { etcd.lease_left(lease).await }
+    });
+    abreast::ask(AT_A_TIME, questions, |number, answer| {
+        let (life, needed) = &mut lives[number];
         match answer {
-            Ok((number, Ok(left))) => *wanted[number].1 = Life::of(left),
-            Ok((number, Err(fault))) if wanted[number].2 => return Err(fault),
-            Ok(_) | Err(_) => {}
+            Ok(left) => **life = Life::of(left),
+            Err(fault) if *needed => return Err(fault),
+            Err(_) => {}
         }
-    }
+        Ok(())
+    })
+    .await
 }
 
 /// The last `count` runs that `wanted` takes, newest first: of one lock, or of all under `root`.

@@ -2,6 +2,7 @@
 //! classified reason where a call did not succeed. Data only; must not know what the keys mean. The etcd
 //! client is the first store.
 
+pub(crate) mod abreast;
 mod certificate;
 pub mod credentials;
 mod discovery;

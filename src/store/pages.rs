@@ -5,11 +5,10 @@
 use super::etcd::Etcd;
 use super::line::Line;
 use super::wire::{self, cluster};
-use super::{Answer, Fault, Found, Item, Op, Read, Txn, fault};
+use super::{Answer, Fault, Found, Item, Op, Read, Txn, abreast, fault};
 use etcd_client::{GetOptions, GetResponse, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use tokio::task::JoinSet;
 
 /// Keys in one answer. Servers before 3.5 go through all that is left of a range for each page of it, so these are
 /// large; where keys are so long that they do not fit, smaller ones are asked for.
@@ -153,32 +152,34 @@ impl Etcd {
         };
         let revision = answer.revision;
         let mut found = first(answer);
-        let keys: Vec<String> = found.items.iter().map(|item| item.key.clone()).collect();
-        for (item, value) in found.items.iter_mut().zip(self.values(&keys, revision).await?) {
-            item.value = value;
-        }
+        self.fill(found.items.iter_mut(), revision).await?;
         Ok(found)
     }
 
     /// The values of the keys as they were at the revision, in their order; empty for what is not there, and for
     /// what no message can hold. Of long ones no more than the beginning.
     pub async fn values(&self, keys: &[String], revision: i64) -> Result<Vec<Vec<u8>>, Fault> {
-        let mut batches = batches(keys).map(<[String]>::to_vec).enumerate();
-        let mut under_way = JoinSet::new();
+        let batches = batches(keys).map(|batch| {
+            let (etcd, batch) = (self.clone(), batch.to_vec());
+            async move { etcd.batch(&batch, revision).await }
+        });
         let mut done = BTreeMap::new();
-        loop {
-            while under_way.len() < AT_A_TIME
-                && let Some((number, batch)) = batches.next()
-            {
-                let etcd = self.clone();
-                under_way.spawn(async move { (number, etcd.batch(&batch, revision).await) });
-            }
-            match under_way.join_next().await {
-                None => return Ok(done.into_values().flatten().collect()),
-                Some(Ok((number, values))) => done.insert(number, values?),
-                Some(Err(error)) => return Err(Fault::Internal { why: error.to_string() }),
-            };
+        abreast::ask(AT_A_TIME, batches, |number, values| {
+            done.insert(number, values?);
+            Ok(())
+        })
+        .await?;
+        Ok(done.into_values().flatten().collect())
+    }
+
+    /// Puts the values that these had at the revision into them.
+    pub async fn fill<'a>(&self, items: impl Iterator<Item = &'a mut Item>, revision: i64) -> Result<(), Fault> {
+        let items: Vec<&mut Item> = items.collect();
+        let keys: Vec<String> = items.iter().map(|item| item.key.clone()).collect();
+        for (item, value) in items.into_iter().zip(self.values(&keys, revision).await?) {
+            item.value = value;
         }
+        Ok(())
     }
 
     async fn batch(&self, keys: &[String], revision: i64) -> Result<Vec<Vec<u8>>, Fault> {
