@@ -2,8 +2,8 @@
 
 use super::asking::{asking, unwritable};
 use crate::lock::board::pieces::Ran;
+use crate::lock::history;
 use crate::lock::keys::Place;
-use crate::lock::survey;
 use crate::outcome::Failure;
 use crate::report::{Out, Reporter, Verbosity, locks};
 use crate::settings::status::History;
@@ -19,11 +19,11 @@ pub fn history(settings: &History) -> Result<u8, Failure> {
     } = settings;
     let wanted = |ran: &Ran| !settings.failed || ran.failed();
     let (runs, other) = asking(&settings.connection, async |etcd| {
-        let runs = survey::runs(&etcd, prefix, place.as_ref(), *count, &wanted).await?;
+        let runs = history::last(&etcd, prefix, place.as_ref(), *count, &wanted).await?;
         // Easily taken for it: the key of the same text.
         let namesake = place.as_ref().filter(|_| runs.is_empty()).and_then(Place::namesake);
         let other = match &namesake {
-            Some(_) => survey::runs(&etcd, prefix, namesake.as_ref(), 1, &wanted).await?,
+            Some(_) => history::last(&etcd, prefix, namesake.as_ref(), 1, &wanted).await?,
             None => Vec::new(),
         };
         Ok((runs, other.into_iter().next()))

@@ -2,6 +2,7 @@
 
 pub mod board;
 pub mod expect;
+pub mod history;
 pub mod keeper;
 pub mod keys;
 pub mod proof;
