@@ -369,3 +369,6 @@ pub(super) fn without_password(user: &OsStr) -> &OsStr {
     let end = bytes.iter().position(|byte| *byte == b':').unwrap_or(bytes.len());
     OsStr::from_bytes(&bytes[..end])
 }
+
+#[cfg(test)]
+mod tests;

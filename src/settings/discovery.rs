@@ -61,26 +61,16 @@ fn part(text: &str, besides: &[u8], limit: usize, refusal: &str) -> Result<Strin
 
 #[cfg(test)]
 mod tests {
-    use crate::cli::{Cli, Command};
+    use super::super::tests::{refused, with};
     use crate::outcome::FailureKind;
-    use crate::settings::{Environment, Run, run};
+    use crate::settings::Run;
     use crate::store::Discovery;
-    use clap::Parser as _;
-
-    fn with(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Run, (FailureKind, String)> {
-        let words = [&["meshlock", "run"], arguments, &["name", "true"]].concat();
-        let Command::Run(typed) = Cli::try_parse_from(words).expect("arguments").command else {
-            panic!("another command");
-        };
-        let environment: Environment = variables.iter().copied().collect();
-        run(typed, &environment).map_err(|failure| (failure.kind, failure.why))
-    }
 
     #[test]
     fn what_is_said_first_counts_and_never_both() {
         const SRV: &str = "--discovery-srv=d.test";
         let dns = |arguments: &[&str], variables: &[(&str, &str)]| {
-            let settings = with(arguments, variables).unwrap_or_else(|(_, why)| panic!("{why}"));
+            let settings = with(arguments, variables).unwrap_or_else(|failure| panic!("{failure}"));
             let Run { connection, reach, .. } = settings;
             assert_eq!(connection.endpoints.is_empty(), connection.discovery.is_some());
             assert_eq!(
@@ -149,8 +139,7 @@ mod tests {
                 "--discovery-srv-name \"a.b\" is not a name in DNS",
             ),
         ] {
-            let refused = with(arguments, variables).err().expect("a refusal");
-            assert_eq!(refused, (kind, why.to_owned()));
+            assert_eq!(refused(arguments, variables), (kind, why.to_owned()));
         }
     }
 }

@@ -102,7 +102,10 @@ fn short_text(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{refused, typed, with};
+    use super::super::{Environment, run};
     use super::*;
+    use crate::outcome::FailureKind;
     use std::os::unix::ffi::OsStringExt;
 
     #[test]
@@ -129,5 +132,73 @@ mod tests {
     fn arguments_need_not_be_text() {
         let command = vec![OsString::from("program"), OsString::from_vec(b"a\xff".to_vec())];
         assert_eq!(arguments(&command), ["a\u{fffd}"]);
+    }
+
+    #[test]
+    fn the_record_names_the_program_and_never_its_arguments() {
+        let arguments = ["meshlock", "run", "--owner=ops", "x", "/opt/bin/pay", "--token=secret"];
+        let holder = run(typed(arguments), &Environment::from_iter([("", ""); 0]))
+            .expect("settings")
+            .holder;
+        assert_eq!(holder.program, "pay");
+        assert_eq!(holder.purpose.owner.as_deref(), Some("ops"));
+        assert!(!serde_json::to_string(&holder).expect("JSON").contains("secret"));
+    }
+
+    #[test]
+    fn what_is_recorded_can_be_said_by_flags_and_by_variables() {
+        let flags = [
+            "--owner=o",
+            "--reason=r",
+            "--route=pager",
+            "--expect=3,0",
+            "--trigger=t",
+            "--system=s",
+            "--record-args",
+        ];
+        let variables = [
+            ("MESHLOCK_OWNER", "o"),
+            ("MESHLOCK_REASON", "r"),
+            ("MESHLOCK_ROUTE", "pager"),
+            ("MESHLOCK_EXPECT", " 0, 3"),
+            ("MESHLOCK_TRIGGER", "t"),
+            ("MESHLOCK_SYSTEM", "s"),
+            ("MESHLOCK_RECORD_ARGS", "yes"),
+        ];
+        let expected = Purpose {
+            owner: Some("o".into()),
+            reason: Some("r".into()),
+            route: Some("pager".into()),
+            expect: Some("0,3".into()),
+            trigger: Some("t".into()),
+            system: Some("s".into()),
+            arguments: Some(vec![]),
+            ..Purpose::default()
+        };
+        for (flags, variables) in [(&flags[..], &[][..]), (&[], &variables[..])] {
+            let settings = with(flags, variables).expect("settings");
+            assert_eq!(settings.holder.purpose, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_recorded_has_its_limits() {
+        let long = "x".repeat(1025);
+        for flag in ["owner", "reason", "route", "trigger", "system"] {
+            let (kind, line) = refused(&[&format!("--{flag}={long}")], &[]);
+            assert_eq!(kind, FailureKind::Usage);
+            assert!(line.ends_with("is longer than 1024 bytes"), "{line}");
+        }
+        for (flags, variables, kind) in [
+            (&["--expect=1-3"][..], &[][..], FailureKind::Usage),
+            (&[], &[("MESHLOCK_EXPECT", "256")], FailureKind::Config),
+        ] {
+            let (refusal, line) = refused(flags, variables);
+            assert_eq!(refusal, kind);
+            assert!(
+                line.ends_with("is not a list of exit statuses from 0 to 255, such as 0,3"),
+                "{line}"
+            );
+        }
     }
 }

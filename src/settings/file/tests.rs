@@ -3,9 +3,9 @@
 use super::keys::{KEYS, Kind, Scope};
 use super::parse::{File, parse};
 use super::*;
-use crate::cli::{self, Cli, Command};
+use crate::cli::{self, Cli};
 use crate::settings::{Run, with_files};
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use std::fs;
 use std::time::Duration;
 
@@ -14,14 +14,7 @@ fn file(path: &str, text: &str) -> File {
 }
 
 fn typed(flags: &[&str]) -> cli::Run {
-    let words = [&["meshlock", "run"], flags, &["billing", "true"]].concat();
-    match Cli::try_parse_from(words)
-        .unwrap_or_else(|error| panic!("{error}"))
-        .command
-    {
-        Command::Run(run) => run,
-        _ => panic!("another command"),
-    }
+    crate::settings::tests::typed([&["meshlock", "run"], flags, &["billing", "true"]].concat())
 }
 
 /// Under the user's and the machine's file.
