@@ -65,26 +65,7 @@ fn of_endpoint(endpoint: &Endpoint, served: bool) -> Vec<Finding> {
     if let Some(fault) = &member.denied {
         findings.push(finding(Level::Red, "denied", endpoint.without_url(fault), ""));
     }
-    for alarm in &member.alarms {
-        findings.push(match alarm {
-            Alarm::NoSpace => finding(
-                Level::Red,
-                "no-space",
-                "it is out of space (NOSPACE): nobody can take a lock, and those who hold one cannot record their run"
-                    .into(),
-                "compact and defragment it, then etcdctl alarm disarm",
-            ),
-            Alarm::Corrupt => Finding {
-                reference: Some("https://etcd.io/docs/latest/op-guide/data_corruption/"),
-                ..finding(
-                    Level::Red,
-                    "corrupt",
-                    "its data differ from the other members' (CORRUPT): two could hold one lock".into(),
-                    "take out and replace the member that is wrong",
-                )
-            },
-        });
-    }
+    findings.extend(member.alarms.iter().map(|alarm| of_alarm(endpoint, *alarm)));
     if let Some(status) = &member.status {
         findings.extend(of_status(endpoint, status, served));
     }
@@ -104,6 +85,25 @@ fn of_endpoint(endpoint: &Endpoint, served: bool) -> Vec<Finding> {
         _ => {}
     }
     findings
+}
+
+fn of_alarm(endpoint: &Endpoint, alarm: Alarm) -> Finding {
+    let red = |code, what: &str, advice| Finding::new(Level::Red, code, &endpoint.url, what.into(), advice);
+    match alarm {
+        Alarm::NoSpace => red(
+            "no-space",
+            "it is out of space (NOSPACE): nobody can take a lock, and those who hold one cannot record their run",
+            "compact and defragment it, then etcdctl alarm disarm",
+        ),
+        Alarm::Corrupt => Finding {
+            reference: Some("https://etcd.io/docs/latest/op-guide/data_corruption/"),
+            ..red(
+                "corrupt",
+                "its data differ from the other members' (CORRUPT): two could hold one lock",
+                "take out and replace the member that is wrong",
+            )
+        },
+    }
 }
 
 fn of_status(endpoint: &Endpoint, status: &Status, served: bool) -> Vec<Finding> {

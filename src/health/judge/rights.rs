@@ -4,7 +4,13 @@ use super::{is_local, unless};
 use crate::health::{Endpoint, Facts, Fault, Finding, Lacking, Level};
 
 pub(super) fn of_rights(facts: &Facts, served: bool) -> Vec<Finding> {
-    let refused = refused(facts);
+    let mut findings = of_our_rights(facts, served);
+    findings.extend(of_writes(facts));
+    findings.extend(of_the_password(facts));
+    findings
+}
+
+fn of_our_rights(facts: &Facts, served: bool) -> Vec<Finding> {
     // A certificate's name is a user's only where etcd goes by it.
     let known = facts.user.is_some() || facts.endpoints.iter().any(|endpoint| endpoint.roles.is_some());
     let who =
@@ -19,7 +25,7 @@ pub(super) fn of_rights(facts: &Facts, served: bool) -> Vec<Finding> {
         )
     };
     let mut findings = Vec::new();
-    match refused {
+    match refused(facts) {
         // Nobody is known to etcd by a certificate where it does not ask for one.
         Some((endpoint, _, fault)) if !known && !endpoint.unknown_user => {
             findings.push(Finding::new(
@@ -69,38 +75,36 @@ pub(super) fn of_rights(facts: &Facts, served: bool) -> Vec<Finding> {
         )),
         None => {}
     }
-    let lost = facts.endpoints.iter().find_map(|endpoint| match &endpoint.write {
+    findings
+}
+
+fn of_writes(facts: &Facts) -> Option<Finding> {
+    let (endpoint, fault) = facts.endpoints.iter().find_map(|endpoint| match &endpoint.write {
         // It has an alarm of its own.
         Some(Err(fault)) if !fault.is_denial() && !matches!(fault, Fault::NoSpace { .. }) => Some((endpoint, fault)),
         _ => None,
-    });
-    if let Some((endpoint, fault)) = lost {
-        findings.push(Finding::new(
-            unless(
-                facts
-                    .endpoints
-                    .iter()
-                    .any(|endpoint| matches!(endpoint.write, Some(Ok(())))),
-            ),
-            "no-write",
-            &endpoint.url,
-            format!("no majority confirms a write: {}", endpoint.without_url(fault)),
-            "see to the other members, and to their disks",
-        ));
-    }
+    })?;
+    let writes = |endpoint: &Endpoint| matches!(endpoint.write, Some(Ok(())));
+    Some(Finding::new(
+        unless(facts.endpoints.iter().any(writes)),
+        "no-write",
+        &endpoint.url,
+        format!("no majority confirms a write: {}", endpoint.without_url(fault)),
+        "see to the other members, and to their disks",
+    ))
+}
+
+fn of_the_password(facts: &Facts) -> Option<Finding> {
     let in_the_clear = |endpoint: &&Endpoint| endpoint.url.starts_with("http://") && !is_local(&endpoint.url);
-    if facts.user.is_some()
-        && let Some(endpoint) = facts.endpoints.iter().find(in_the_clear)
-    {
-        findings.push(Finding::new(
-            Level::Yellow,
-            "password-in-the-clear",
-            &endpoint.url,
-            "the password goes over the network without encryption".into(),
-            "have etcd speak TLS, and write https://",
-        ));
-    }
-    findings
+    facts.user.as_ref()?;
+    let endpoint = facts.endpoints.iter().find(in_the_clear)?;
+    Some(Finding::new(
+        Level::Yellow,
+        "password-in-the-clear",
+        &endpoint.url,
+        "the password goes over the network without encryption".into(),
+        "have etcd speak TLS, and write https://",
+    ))
 }
 
 /// The first endpoint that refuses something, with what and why.
