@@ -105,10 +105,6 @@ fn wants_lives(settings: &Status) -> bool {
 
 /// Draws the locks at each change in etcd until nobody looks any more, or etcd refuses.
 async fn watch(etcd: &Etcd, settings: &Status, out: &mut Out) -> Result<io::Result<()>, Fault> {
-    let prefix = settings.places.first().map_or_else(
-        || keys::all(&settings.prefix, Kind::Lock),
-        |place| place.queue().to_owned(),
-    );
     let mut board = look(etcd, settings).await?;
     let mut away = None;
     'anew: loop {
@@ -140,19 +136,9 @@ async fn watch(etcd: &Etcd, settings: &Status, out: &mut Out) -> Result<io::Resu
                     continue 'anew;
                 }
             } else if heard.elapsed() >= SILENCE {
-                match timeout(SILENCE, etcd.may_read(&prefix)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(fault)) => break fault,
-                    Err(_) => {
-                        let why = format!("no answer within {} s", SILENCE.as_secs());
-                        break Fault::Unreachable { why };
-                    }
-                }
-                if wants_lives(settings) && out.redraws() {
-                    match survey::renew(etcd, &mut board).await {
-                        Ok(()) => {}
-                        Err(fault) => break fault,
-                    }
+                let lives = wants_lives(settings) && out.redraws();
+                if let Err(fault) = ask_the_silent(etcd, settings, lives.then_some(&mut board)).await {
+                    break fault;
                 }
             }
             if changed || heard.elapsed() >= SILENCE {
@@ -178,6 +164,23 @@ async fn watch(etcd: &Etcd, settings: &Status, out: &mut Out) -> Result<io::Resu
             fault => return Err(fault),
         }
         sleep(TICK).await;
+    }
+}
+
+/// Whether it still answers; and how long the leases on the board live, which no watch tells.
+async fn ask_the_silent(etcd: &Etcd, settings: &Status, board: Option<&mut Board>) -> Result<(), Fault> {
+    let prefix = settings.places.first().map_or_else(
+        || keys::all(&settings.prefix, Kind::Lock),
+        |place| place.queue().to_owned(),
+    );
+    let answered = timeout(SILENCE, etcd.may_read(&prefix)).await;
+    answered.unwrap_or_else(|_| {
+        let why = format!("no answer within {} s", SILENCE.as_secs());
+        Err(Fault::Unreachable { why })
+    })?;
+    match board {
+        Some(board) => survey::renew(etcd, board).await,
+        None => Ok(()),
     }
 }
 
