@@ -2,12 +2,12 @@
 //! on a lease, and a quick look into queues.
 
 use crate::site::{Site, Tls};
+use ::meshlock::store::files::{Kept, Unusable};
 use etcd_client::{
     Channel, Client, CompactionOptions, Compare, CompareOp, GetOptions, LeaseGrantOptions, PutOptions, Txn, TxnOp,
 };
 use hyper_util::rt::TokioIo;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls_pki_types::ServerName;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,8 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::ClientConfig;
 use tonic::codegen::http::Uri;
 use tonic::codegen::{BoxFuture, Service, StdError};
 use tonic::transport::Endpoint;
@@ -125,19 +124,19 @@ impl Connected {
     }
 }
 
+/// As meshlock makes it.
 fn config(tls: &Tls) -> Arc<ClientConfig> {
-    let certificate = |file: &Path| CertificateDer::from_pem_file(file).expect("a certificate");
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate(&tls.authority.cert())).expect("an authority");
-    let key = PrivateKeyDer::from_pem_file(&tls.client.key).expect("a key");
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("TLS")
-        .with_root_certificates(roots)
-        .with_client_auth_cert(vec![certificate(&tls.client.cert)], key)
-        .expect("an identity");
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Arc::new(config)
+    let read = |option: &str, file: &Path| {
+        let kept = Kept::read(option.to_owned(), file.to_owned(), Duration::from_secs(1));
+        kept.unwrap_or_else(|Unusable(why)| panic!("{why}"))
+    };
+    let mut tls = ::meshlock::store::tls::Tls {
+        cacert: Some(read("--cacert", &tls.authority.cert())),
+        identity: Some((read("--cert", &tls.client.cert), read("--key", &tls.client.key))),
+        ..Default::default()
+    };
+    tls.check().unwrap_or_else(|Unusable(why)| panic!("{why}"));
+    tls.made.expect("made of the files")
 }
 
 /// Makes connections, by TLS where there is a configuration for it: etcd-client has its own only as a feature, which
