@@ -2,6 +2,7 @@
 //! endpoint, waits for nothing longer than it is told to.
 
 use super::Alive;
+use super::http2::Http2;
 use super::wire::{Answered, cluster, seconds_granted};
 use crate::moment::Moment;
 use etcd_client::{Client, Error, ResponseHeader};
@@ -12,14 +13,13 @@ use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::Channel;
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
 pub(super) struct Line {
     client: Client,
     /// The same connection.
-    channel: Channel,
+    http2: Http2,
     /// etcd-client sends a token with each call, and shows it to nobody.
     with_token: bool,
 }
@@ -58,12 +58,17 @@ struct Header {
 }
 
 impl Line {
-    pub(super) const fn new(client: Client, channel: Channel, with_token: bool) -> Self {
+    pub(super) const fn new(client: Client, http2: Http2, with_token: bool) -> Self {
         Self {
             client,
-            channel,
+            http2,
             with_token,
         }
+    }
+
+    /// Whether no call can be made by it any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.http2.is_closed()
     }
 
     /// One renewal, on a stream of its own: on a kept one an answer cannot be told from that to an earlier request, and
@@ -90,10 +95,8 @@ impl Line {
     /// etcd's keep-alive is a stream of requests and answers, and ends with the requests: with one of each it is what a
     /// call without streams is on the wire.
     async fn keep_alive_once(&self, lease: i64) -> Result<Renewed, Status> {
-        let mut grpc = Grpc::new(self.channel.clone());
-        grpc.ready()
-            .await
-            .map_err(|error| Status::from_error(Box::new(error)))?;
+        let mut grpc = Grpc::new(self.http2.calls());
+        grpc.ready().await.map_err(Status::from_error)?;
         let mut request = Request::new(KeepAlive { id: lease });
         request
             .metadata_mut()

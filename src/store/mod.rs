@@ -12,6 +12,7 @@ mod fault;
 pub mod files;
 mod gather;
 mod host;
+mod http2;
 pub mod inquiry;
 mod line;
 pub mod pages;

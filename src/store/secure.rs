@@ -7,7 +7,8 @@ use super::files::Unusable;
 use super::gather::Gathering;
 use super::host::Dialer;
 use super::tls::{self, Tls};
-use hyper_util::rt::TokioIo;
+use hyper::Uri;
+use hyper::http::uri::Scheme;
 use rustls_pki_types::ServerName;
 use std::future::poll_fn;
 use std::io;
@@ -21,9 +22,7 @@ use tokio::time::{Timeout, timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls;
 use tokio_rustls::{Connect, TlsConnector};
-use tonic::codegen::http::Uri;
-use tonic::codegen::http::uri::Scheme;
-use tonic::codegen::{BoxFuture, Service, StdError};
+use tonic::codegen::StdError;
 
 /// Why a connection failed, with the files that it stood on.
 #[derive(Clone, Default)]
@@ -63,8 +62,7 @@ impl Trouble {
     }
 }
 
-/// Makes the connections to one endpoint, over those that the dialer makes.
-#[derive(Clone)]
+/// Makes a connection to one endpoint, over one that the dialer makes.
 pub(super) struct Connector {
     plain: Dialer,
     credentials: Credentials,
@@ -82,62 +80,46 @@ impl Connector {
             within,
         }
     }
+
+    /// The stream to talk by, in which TLS has begun.
+    ///
+    /// # Errors
+    /// Why there is none; [`Trouble`] knows more of it.
+    pub(super) async fn connect(self, uri: &Uri) -> Result<Box<dyn Stream>, StdError> {
+        let stream = self.plain.dial().await?;
+        if uri.scheme() != Some(&Scheme::HTTPS) {
+            return Ok(Box::new(Gathering::new(stream)));
+        }
+        let (config, tls) = self.credentials.tls().map_err(|unusable| {
+            let why = unusable.0.clone();
+            self.trouble.remember(Wrong::File(unusable), &Arc::default());
+            why
+        })?;
+        let name = match &tls.server_name {
+            Some(name) => name.clone(),
+            None => host(uri)?,
+        };
+        let shaking = TlsConnector::from(config).connect(name, stream);
+        let mut stream = Secured {
+            stage: Stage::Shaking(Box::pin(timeout(self.within, shaking))),
+            trouble: self.trouble,
+            tls,
+            broken: None,
+        };
+        // Its first words, on which the server works while we go on.
+        poll_fn(|cx| match stream.open(cx) {
+            Poll::Pending => Poll::Ready(Ok(())),
+            Poll::Ready(opened) => Poll::Ready(opened.map(drop)),
+        })
+        .await?;
+        Ok(Box::new(Gathering::new(stream)))
+    }
 }
 
 /// What HTTP/2 is spoken over: one type, so that there is one HTTP/2 in the binary.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<Box<dyn Stream>>;
-    type Error = StdError;
-    type Future = BoxFuture<Self::Response, Self::Error>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let dialled = self.plain.clone().dial();
-        let (credentials, trouble, within) = (self.credentials.clone(), self.trouble.clone(), self.within);
-        Box::pin(async move {
-            let stream = dialled.await?;
-            if uri.scheme() != Some(&Scheme::HTTPS) {
-                return Ok(gathered(stream));
-            }
-            let (config, tls) = credentials.tls().map_err(|unusable| {
-                let why = unusable.0.clone();
-                trouble.remember(Wrong::File(unusable), &Arc::default());
-                why
-            })?;
-            let name = match &tls.server_name {
-                Some(name) => name.clone(),
-                None => host(&uri)?,
-            };
-            let mut stream = Secured {
-                stage: Stage::Shaking(Box::pin(timeout(
-                    within,
-                    TlsConnector::from(config).connect(name, stream),
-                ))),
-                trouble,
-                tls,
-                broken: None,
-            };
-            // Its first words, on which the server works while we go on.
-            poll_fn(|cx| match stream.open(cx) {
-                Poll::Pending => Poll::Ready(Ok(())),
-                Poll::Ready(opened) => Poll::Ready(opened.map(drop)),
-            })
-            .await?;
-            Ok(gathered(stream))
-        })
-    }
-}
-
-fn gathered(stream: impl Stream + 'static) -> TokioIo<Box<dyn Stream>> {
-    TokioIo::new(Box::new(Gathering::new(stream)))
-}
 
 fn host(uri: &Uri) -> Result<ServerName<'static>, StdError> {
     let host = uri.host().unwrap_or_default();

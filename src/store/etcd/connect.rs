@@ -3,33 +3,29 @@
 
 use super::Etcd;
 use crate::store::host::{Dialer, Reached};
+use crate::store::http2::Http2;
 use crate::store::line::Line;
 use crate::store::pool::{Connected, Standing};
 use crate::store::secure::{Connector, What, Wrong, shows_a_certificate, speaks_plainly};
 use crate::store::{Fault, fault};
 use etcd_client::{Channel, Client, ConnectOptions};
+use hyper::Uri;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
-use tonic::transport::Endpoint;
-
-/// etcd ends connections that ping more often than each 5 s (`--grpc-keepalive-min-time`), and any that
-/// pings without a stream.
-const PING_EACH: Duration = Duration::from_secs(10);
-const PING_ANSWER_WITHIN: Duration = Duration::from_secs(4);
+use tonic::codegen::StdError;
 
 impl Etcd {
     /// The endpoint's client, connected.
     pub(super) async fn connected(&self, at: usize, within: Option<Duration>) -> Result<Connected, Fault> {
         let known = self.pool().members[at].connected.clone();
-        match known {
+        match known.filter(|known| !known.client.is_closed()) {
             Some(connected) => Ok(connected),
             // Apart: it takes five times the room of a call, which each call would take for it.
             None => Box::pin(self.newly_connected(at, within)).await,
         }
     }
 
-    /// Eagerly, since a lazy channel hides why TLS failed.
     async fn newly_connected(&self, at: usize, within: Option<Duration>) -> Result<Connected, Fault> {
         let host = Arc::clone(&self.pool().members[at].host);
         let url = &*self.url(at);
@@ -56,9 +52,9 @@ impl Etcd {
     /// TCP, TLS and, with a user, a first token.
     async fn connect(&self, at: usize, dialer: Dialer, to: &Reached) -> Result<Line, Fault> {
         let url = &*self.url(at);
-        let channel = match self.channel(at, dialer).await {
-            Ok(channel) => channel,
-            Err(error) => return Err(self.explained(at, Some(to), fault::of_transport(url, &error)).await),
+        let http2 = match self.http2(at, dialer).await {
+            Ok(http2) => http2,
+            Err(error) => return Err(self.explained(at, Some(to), fault::of_transport(url, &*error)).await),
         };
         let mut options = ConnectOptions::new().with_require_leader(self.0.require_leader);
         if let Some((user, password)) = self.0.credentials.user() {
@@ -66,8 +62,8 @@ impl Etcd {
             options = options.with_user(user, password);
         }
         let with_token = self.0.credentials.user().is_some();
-        match Client::from_channel(Channel::Tonic(channel.clone()), Some(options)).await {
-            Ok(client) => Ok(Line::new(client, channel, with_token)),
+        match Client::from_channel(Channel::Custom(http2.calls()), Some(options)).await {
+            Ok(client) => Ok(Line::new(client, http2, with_token)),
             Err(error) => Err(self.explained(at, Some(to), fault::classify(url, &error)).await),
         }
     }
@@ -89,18 +85,14 @@ impl Etcd {
         })
     }
 
-    async fn channel(&self, at: usize, dialer: Dialer) -> Result<tonic::transport::Channel, tonic::transport::Error> {
-        let url = &*self.url(at);
-        let endpoint = Endpoint::from_shared(url.to_owned())?
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(PING_EACH)
-            .keep_alive_timeout(PING_ANSWER_WITHIN)
-            .keep_alive_while_idle(false);
+    async fn http2(&self, at: usize, dialer: Dialer) -> Result<Http2, StdError> {
+        let uri: Uri = self.url(at).parse()?;
         let trouble = self.pool().members[at].trouble.clone();
         // A call gives up before, and leaves the connection to itself.
         let within = 2 * self.0.settings.dial_timeout;
         let connector = Connector::new(dialer, self.0.credentials.clone(), trouble, within);
-        endpoint.connect_with_connector(connector).await
+        let stream = connector.connect(&uri).await?;
+        Ok(Http2::over(stream, uri).await?)
     }
 
     /// The fault of a broken connection by what TLS knows of it, where that is more.
