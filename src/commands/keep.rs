@@ -528,31 +528,25 @@ impl Call {
             Request::Clear {
                 stale,
                 vanished,
-                oldest_kept,
-            } => Box::pin(queue.clear(
-                lease,
-                token_or_none,
-                &stale,
-                vanished.as_deref(),
-                oldest_kept.as_deref(),
-            ))
-            .await
-            .map(Answer::View),
-            Request::Leave { run, oldest_kept } => {
+                outdated,
+            } => Box::pin(queue.clear(lease, token_or_none, &stale, vanished.as_deref(), &outdated))
+                .await
+                .map(Answer::View),
+            Request::Leave { run, outdated } => {
                 let run = run.map(record);
                 queue
-                    .leave(lease, token, run.as_ref(), oldest_kept.as_deref())
+                    .leave(lease, token, run.as_ref(), &outdated)
                     .await
                     .map(|departure| match departure {
                         Departure::Done => Answer::Gone,
                         Departure::Taken => Answer::Taken,
                     })
             }
-            Request::Settle { run, oldest_kept } => queue
-                .settle(lease, &record(run), oldest_kept.as_deref())
+            Request::Settle { run, outdated } => queue
+                .settle(lease, &record(run), &outdated)
                 .await
                 .map(|()| Answer::Gone),
-            Request::Abandon => queue.leave(lease, token, None, None).await.map(|_| Answer::Gone),
+            Request::Abandon => queue.leave(lease, token, None, &[]).await.map(|_| Answer::Gone),
         }
     }
 }

@@ -3,7 +3,9 @@
 
 use super::keys::{Kind, Place};
 use super::record::{Holder, Open, Run};
-use super::view::{Ahead, Heir, Predecessor, Renewal, Stale, Standing, Vanished, View, entry, frozen, stale, vanished};
+use super::view::{
+    Ahead, Heir, Outdated, Predecessor, Renewal, Stale, Standing, Vanished, View, entry, frozen, stale, vanished,
+};
 use crate::moment::Moment;
 use crate::store::{Alive, Answer, Fault, Found, If, Item, Op, Order, Read, Txn, What};
 use std::time::Duration;
@@ -59,8 +61,7 @@ pub enum How {
 #[derive(Clone, Copy, Debug)]
 pub struct Left<'a> {
     pub run: &'a Run,
-    /// Run records up to and with this key make room for the new one.
-    pub drop_upto: Option<&'a str>,
+    pub outdated: &'a [Outdated],
 }
 
 impl Protocol {
@@ -192,9 +193,9 @@ impl Protocol {
         Ok(self.letting_go(lease, left.run.token, self.recorded(left)?, how))
     }
 
-    /// As [`Protocol::release`] to a server that takes no more records.
-    pub fn release_unrecorded(&self, lease: i64, left: Left<'_>, how: How) -> Txn {
-        self.letting_go(lease, left.run.token, self.made_room(left).into_iter().collect(), how)
+    /// As [`Protocol::release`] to a server that takes no more records, and so needs no room for one.
+    pub fn release_unrecorded(&self, lease: i64, token: i64, how: How) -> Txn {
+        self.letting_go(lease, token, Vec::new(), how)
     }
 
     fn letting_go(&self, lease: i64, token: i64, recorded: Vec<Op>, how: How) -> Txn {
@@ -251,8 +252,8 @@ impl Protocol {
     }
 
     /// As [`Protocol::settle`] to a server that takes no more records.
-    pub fn settle_unrecorded(&self, lease: i64, left: Left<'_>) -> Txn {
-        self.settling(lease, self.made_room(left).into_iter().collect())
+    pub fn settle_unrecorded(&self, lease: i64) -> Txn {
+        self.settling(lease, Vec::new())
     }
 
     fn settling(&self, lease: i64, recorded: Vec<Op>) -> Txn {
@@ -265,21 +266,44 @@ impl Protocol {
 
     /// The record, and room for it.
     fn recorded(&self, left: Left<'_>) -> Result<Vec<Op>, Fault> {
-        let mut ops: Vec<Op> = self.made_room(left).into_iter().collect();
+        let record = self.place.run_record(left.run.token);
+        // Numbers go back when a snapshot is restored; etcd refuses to write and delete one key at once.
+        let outdated = left.outdated.iter().filter(|outdated| outdated.last < record);
+        let mut ops: Vec<Op> = outdated
+            .map(|Outdated { last, once }| Op::DeleteUpTo {
+                first: self.place.log(),
+                last: last.clone(),
+                once: once.clone(),
+            })
+            .collect();
         if self.keep > 0 {
-            ops.push(put(self.place.run_record(left.run.token), left.run, 0)?);
+            ops.push(put(record, left.run, 0)?);
         }
         Ok(ops)
     }
 
-    fn made_room(&self, left: Left<'_>) -> Option<Op> {
-        // Numbers go back when a snapshot is restored; etcd refuses to write and delete one key at once.
-        let record = self.place.run_record(left.run.token);
-        let last = left.drop_upto.filter(|&last| *last < *record)?;
-        Some(Op::DeleteUpTo {
-            first: self.place.log(),
-            last: last.to_owned(),
-        })
+    /// What of these records, the newest first, is to go for ours.
+    fn outdated(&self, log: &Found) -> Vec<Outdated> {
+        let oldest = log.items.get(self.keep.saturating_sub(1) as usize);
+        let outdated = oldest.map(|item| Outdated {
+            last: item.key.clone(),
+            once: None,
+        });
+        outdated.into_iter().collect()
+    }
+
+    /// As [`Protocol::outdated`], where this record may come before ours, or may not: it is then among those that are
+    /// kept, or the last to go.
+    fn outdated_after(&self, log: &Found, record: String) -> Vec<Outdated> {
+        let last = match self.keep.checked_sub(2) {
+            Some(others_kept) => log.items.get(others_kept as usize).map(|item| item.key.clone()),
+            None => Some(record.clone()),
+        };
+        let once = last.map(|last| Outdated {
+            last,
+            once: Some(record),
+        });
+        self.outdated(log).into_iter().chain(once).collect()
     }
 
     fn departure(&self, lease: i64, how: How) -> Vec<Op> {
@@ -400,10 +424,7 @@ impl Protocol {
             vanished,
             frozen: freeze.items.first().map(frozen),
             ask: ask.items.into_iter().next().map(|item| item.value),
-            oldest_kept: log
-                .items
-                .get(self.keep.saturating_sub(1) as usize)
-                .map(|item| item.key.clone()),
+            outdated: self.outdated(&log),
         }
     }
 
@@ -417,11 +438,7 @@ impl Protocol {
             .filter(|open| its_own(open) && open.created == only.created)?;
         let all_told = opens.items.len() < FEW as usize;
         (all_told && others.next().is_none()).then(|| Heir {
-            oldest_kept: match self.keep.checked_sub(2) {
-                // Its record will be one of them.
-                Some(others_kept) => log.items.get(others_kept as usize).map(|item| item.key.clone()),
-                None => Some(place.run_record(sole.created)),
-            },
+            outdated: self.outdated_after(log, place.run_record(sole.created)),
         })
     }
 

@@ -5,7 +5,7 @@ use super::keys::{Kind, Place};
 pub use super::protocol::Departure;
 use super::protocol::{CLEARED_AT_ONCE, Gone, How, Left, Ours, Protocol, only};
 use super::record::{Holder, Noticed, Run};
-pub use super::view::{Ahead, Entry, Granted, Heir, Predecessor, Renewal, Stale, Standing, Vanished, View};
+pub use super::view::{Ahead, Entry, Granted, Heir, Outdated, Predecessor, Renewal, Stale, Standing, Vanished, View};
 use crate::moment::Moment;
 use crate::rules::Rules;
 pub use crate::store::Change;
@@ -108,7 +108,7 @@ impl Queue {
         token: i64,
         stale: &[String],
         vanished: Option<&Vanished>,
-        drop_upto: Option<&str>,
+        outdated: &[Outdated],
     ) -> Result<View, Fault> {
         let Inner { store, protocol, .. } = &*self.0;
         let run = match vanished {
@@ -117,7 +117,7 @@ impl Queue {
         };
         let gone = vanished.zip(run.as_ref()).map(|(vanished, run)| Gone {
             open: &vanished.open,
-            left: Left { run, drop_upto },
+            left: Left { run, outdated },
         });
         // The oldest is the one to be recorded. It goes last: where this is cut short, it is still the oldest.
         let mut rest = stale;
@@ -196,7 +196,7 @@ impl Queue {
         lease: i64,
         token: Option<i64>,
         run: Option<&Run>,
-        drop_upto: Option<&str>,
+        outdated: &[Outdated],
     ) -> Result<Departure, Fault> {
         let Inner { store, protocol, .. } = &*self.0;
         let (Some(_), Some(run)) = (token, run) else {
@@ -210,7 +210,7 @@ impl Queue {
             }
             return Ok(Departure::Done);
         };
-        let left = Left { run, drop_upto };
+        let left = Left { run, outdated };
         let first = !self.0.let_go.swap(true, Ordering::Relaxed);
         if let Some(departure) = self.let_go(lease, left, How::AtOnce, first).await? {
             return Ok(departure);
@@ -226,7 +226,7 @@ impl Queue {
         let Inner { store, protocol, .. } = &*self.0;
         let (answer, once) = match store.txn_counted(protocol.release(lease, left, how)?).await {
             Err(Fault::NoSpace { .. }) => {
-                let unrecorded = protocol.release_unrecorded(lease, left, how);
+                let unrecorded = protocol.release_unrecorded(lease, left.run.token, how);
                 (store.txn(unrecorded).await?, false)
             }
             outcome => outcome?,
@@ -235,11 +235,11 @@ impl Queue {
     }
 
     /// [`Protocol::settle`]; may be called again after an unknown outcome.
-    pub async fn settle(&self, lease: i64, run: &Run, drop_upto: Option<&str>) -> Result<(), Fault> {
+    pub async fn settle(&self, lease: i64, run: &Run, outdated: &[Outdated]) -> Result<(), Fault> {
         let Inner { store, protocol, .. } = &*self.0;
-        let left = Left { run, drop_upto };
+        let left = Left { run, outdated };
         match store.txn(protocol.settle(lease, left)?).await {
-            Err(Fault::NoSpace { .. }) => store.txn(protocol.settle_unrecorded(lease, left)).await,
+            Err(Fault::NoSpace { .. }) => store.txn(protocol.settle_unrecorded(lease)).await,
             outcome => outcome,
         }
         .map(drop)

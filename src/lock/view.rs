@@ -28,8 +28,8 @@ pub struct View {
     pub frozen: Option<String>,
     /// What is asked of our entry: written before the watch began, it is seen only here.
     pub ask: Option<Vec<u8>>,
-    /// Run records up to and with this key are to go when the next one is written.
-    pub oldest_kept: Option<String>,
+    /// What is to go when our run is recorded.
+    pub outdated: Vec<Outdated>,
 }
 
 /// The entries before ours.
@@ -59,8 +59,17 @@ pub struct Predecessor {
 /// can come before us any more; so that a clean departure leaves nothing to be read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Heir {
-    /// [`View::oldest_kept`], once the predecessor's run is recorded.
-    pub oldest_kept: Option<String>,
+    /// [`View::outdated`], whether the predecessor's run will be recorded or not.
+    pub outdated: Vec<Outdated>,
+}
+
+/// Run records that make room for the next one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Outdated {
+    /// Up to and with this key.
+    pub last: String,
+    /// Only if this one is there by then.
+    pub once: Option<String>,
 }
 
 /// What has become of the keys that we wait by.

@@ -194,6 +194,8 @@ pub enum Op {
     DeleteUpTo {
         first: String,
         last: String,
+        /// Only if this one is there.
+        once: Option<String>,
     },
 }
 

@@ -52,9 +52,17 @@ fn op(op: Op) -> TxnOp {
     match op {
         Op::Put { key, value, lease } => TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease))),
         Op::Delete { key } => TxnOp::delete(key, None),
-        Op::DeleteUpTo { first, last } => {
+        Op::DeleteUpTo { first, last, once } => {
             let end = format!("{last}\0");
-            TxnOp::delete(first, Some(DeleteOptions::new().with_range(end)))
+            let delete = TxnOp::delete(first, Some(DeleteOptions::new().with_range(end)));
+            match once {
+                Some(key) => TxnOp::txn(
+                    etcd_client::Txn::new()
+                        .when([Compare::create_revision(key, CompareOp::Greater, 0)])
+                        .and_then([delete]),
+                ),
+                None => delete,
+            }
         }
         Op::Read(Read {
             what,

@@ -147,7 +147,7 @@ fn view() -> impl Strategy<Value = View> {
             open: Some("open/1".into()),
             earlier: None,
         },
-        heir: Some(Heir { oldest_kept: None }),
+        heir: Some(Heir { outdated: Vec::new() }),
     };
     let stale = Stale {
         key: "open/1".into(),
@@ -172,7 +172,7 @@ fn view() -> impl Strategy<Value = View> {
             ahead,
             frozen,
             ask: None,
-            oldest_kept: None,
+            outdated: Vec::new(),
         })
 }
 

@@ -166,7 +166,7 @@ impl Etcd {
                 earlier: others.iter().rev().nth(1).map(|slot| slot.lease.to_string()),
             },
             heir: matches!(open_before[..], [open] if others.len() == 1 && open.created == predecessor.created)
-                .then_some(Heir { oldest_kept: None })
+                .then_some(Heir { outdated: Vec::new() })
                 .filter(|_| !self.frozen && mine.is_some()),
         });
         let opens = opens.filter(|_| ahead.is_none());
@@ -186,7 +186,7 @@ impl Etcd {
             vanished,
             frozen: self.frozen.then(|| " by somebody".into()),
             ask: self.asked_of(lease),
-            oldest_kept: None,
+            outdated: Vec::new(),
         }
     }
 }

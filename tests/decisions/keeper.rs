@@ -3,7 +3,9 @@
 use crate::rules;
 use meshlock::link::{Ended, FromGuardian, FromKeeper};
 use meshlock::lock::keeper::{Action, Answer, Event, Policy, Request, Seen, State, Watched, begin, step};
-use meshlock::lock::queue::{Ahead, Entry, Granted, Heir, Predecessor, Renewal, Stale, Standing, Vanished, View};
+use meshlock::lock::queue::{
+    Ahead, Entry, Granted, Heir, Outdated, Predecessor, Renewal, Stale, Standing, Vanished, View,
+};
 use meshlock::lock::record::{Ask, Holder, Run};
 use meshlock::moment::Moment;
 use meshlock::outcome::FailureKind;
@@ -111,7 +113,7 @@ fn alone() -> View {
         vanished: None,
         frozen: None,
         ask: None,
-        oldest_kept: None,
+        outdated: Vec::new(),
     }
 }
 
@@ -461,11 +463,18 @@ fn a_hold_is_watched_from_the_last_look_at_the_queue_on() {
     })));
 }
 
+fn outdated() -> Outdated {
+    Outdated {
+        last: "log/2".into(),
+        once: Some("log/3".into()),
+    }
+}
+
 /// Behind the holder alone, as a read has shown.
 fn heir() -> View {
     let mut view = behind();
     view.ahead.as_mut().expect("somebody").heir = Some(Heir {
-        oldest_kept: Some("log/2".into()),
+        outdated: vec![outdated()],
     });
     view
 }
@@ -487,10 +496,10 @@ fn the_heir_of_one_that_let_go_starts_without_a_read() {
         let mut keeper = Keeper::queued(heir());
         let actions = keeper.on(Event::Seen(both.to_vec()));
         assert!(offers(&actions) && !reads(&actions), "{actions:?}");
-        // What makes room for our record counts the predecessor's.
+        // What makes room for our record goes by whether the predecessor leaves one.
         keeper.hears(FromGuardian::Claimed);
         let actions = keeper.hears(FromGuardian::Release { run: Some(success()) });
-        let room = |action: &Action| matches!(action, Action::Send(Request::Leave { oldest_kept: Some(key), .. }) if key == "log/2");
+        let room = |action: &Action| matches!(action, Action::Send(Request::Leave { outdated: room, .. }) if *room == [outdated()]);
         assert!(actions.iter().any(room), "{actions:?}");
     }
 }

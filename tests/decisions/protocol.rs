@@ -4,7 +4,7 @@
 use meshlock::link::Ended;
 use meshlock::lock::keys::Place;
 use meshlock::lock::protocol::{Departure, Gone, How, Left, Ours, Protocol};
-use meshlock::lock::queue::{Heir, Renewal};
+use meshlock::lock::queue::{Heir, Outdated, Renewal};
 use meshlock::lock::record::{FORMAT, Holder, Purpose, Run, VANISHED};
 use meshlock::moment::Moment;
 use meshlock::store::{Alive, Answer, Found, If, Item, Op, Txn};
@@ -124,7 +124,7 @@ fn a_vanished_run_is_recorded_where_its_own_word_would_be_and_only_while_its_ope
         open: &open,
         left: Left {
             run: &run,
-            drop_upto: None,
+            outdated: &[],
         },
     };
     let txn = protocol()
@@ -175,13 +175,13 @@ fn what_goes_at_one_revision_went_while_the_name_was_not_frozen() {
     let (protocol, ours) = (protocol(), run("command"));
     let left = Left {
         run: &ours,
-        drop_upto: None,
+        outdated: &[],
     };
     let departures = [How::AtOnce, How::Apart].map(|how| {
         let release = protocol.release(LEASE, left, how).expect("a transaction");
         [
             release,
-            protocol.release_unrecorded(LEASE, left, how),
+            protocol.release_unrecorded(LEASE, left.run.token, how),
             protocol.abandon(LEASE, how),
         ]
     });
@@ -245,9 +245,13 @@ fn the_heir_is_who_has_nothing_but_the_holder_before_it() {
         view.ahead.expect("somebody").heir
     };
     let holder = || entry(4, 4);
+    let until = |last, once: Option<i64>| Outdated {
+        last: place.run_record(last),
+        once: once.map(|token| place.run_record(token)),
+    };
     let expected = Heir {
-        // With the holder's record there will be three.
-        oldest_kept: Some(place.run_record(8)),
+        // With the holder's record, should it leave one, there will be four.
+        outdated: vec![until(6, None), until(8, Some(4))],
     };
     assert_eq!(heir(&[holder()], vec![open(4, 4)], false), Some(expected));
     for (others, opens, frozen) in [

@@ -117,7 +117,9 @@ impl Etcd {
         let writes = |op: &Op| match op {
             Op::Put { .. } => true,
             Op::Delete { key } => self.keys.contains_key(key),
-            Op::DeleteUpTo { first, last } => self.keys.range(first.clone()..=last.clone()).next().is_some(),
+            Op::DeleteUpTo { first, last, once } => {
+                self.is_there(once.as_ref()) && self.keys.range(first.clone()..=last.clone()).next().is_some()
+            }
             Op::Read(_) => false,
         };
         self.revision += i64::from(ops.iter().any(writes));
@@ -129,7 +131,8 @@ impl Etcd {
                     self.keys.insert(key, Kept { value, created, lease });
                 }
                 Op::Delete { key } => self.remove(&key),
-                Op::DeleteUpTo { first, last } => {
+                Op::DeleteUpTo { once, .. } if !self.is_there(once.as_ref()) => {}
+                Op::DeleteUpTo { first, last, .. } => {
                     let keys: Vec<String> = self.keys.range(first..=last).map(|(key, _)| key.clone()).collect();
                     for key in keys {
                         self.remove(&key);
@@ -145,6 +148,10 @@ impl Etcd {
             term: self.term,
             reads,
         })
+    }
+
+    fn is_there(&self, key: Option<&String>) -> bool {
+        key.is_none_or(|key| self.keys.contains_key(key))
     }
 
     fn holds(&self, condition: &If) -> bool {

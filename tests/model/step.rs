@@ -317,13 +317,13 @@ fn carry_out(etcd: &mut Etcd, setting: &Setting, call: &Call, now: Ms) -> Result
         Request::Clear {
             stale,
             vanished,
-            oldest_kept,
+            outdated,
         } => {
             let gone = vanished.as_ref().map(|vanished| Gone {
                 open: &vanished.open,
                 left: Left {
                     run: &vanished.run,
-                    drop_upto: oldest_kept.as_deref(),
+                    outdated,
                 },
             });
             let answer = etcd.txn(protocol.clear(lease, known, stale, gone)?)?;
@@ -331,13 +331,10 @@ fn carry_out(etcd: &mut Etcd, setting: &Setting, call: &Call, now: Ms) -> Result
         }
         Request::Leave {
             run: Some(ended),
-            oldest_kept,
+            outdated,
         } if token.is_some() => {
             let run = run(protocol, known, ended);
-            let left = Left {
-                run: &run,
-                drop_upto: oldest_kept.as_deref(),
-            };
+            let left = Left { run: &run, outdated };
             let answer = etcd.txn(protocol.release(lease, left, How::AtOnce)?)?;
             // Any try may be a second one here: the first one's answer was lost.
             Ok(match Protocol::departed(answer, &run, false) {
@@ -345,15 +342,9 @@ fn carry_out(etcd: &mut Etcd, setting: &Setting, call: &Call, now: Ms) -> Result
                 Some(Departure::Taken) => Said::Taken,
             })
         }
-        Request::Settle {
-            run: ended,
-            oldest_kept,
-        } => {
+        Request::Settle { run: ended, outdated } => {
             let run = run(protocol, known, ended);
-            let left = Left {
-                run: &run,
-                drop_upto: oldest_kept.as_deref(),
-            };
+            let left = Left { run: &run, outdated };
             etcd.txn(protocol.settle(lease, left)?)?;
             Ok(Said::Gone)
         }

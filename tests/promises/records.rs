@@ -2,6 +2,7 @@
 
 use crate::harness::etcd::lease_of;
 use crate::harness::{Etcd, Meshlock, Running, eventually, proc, schema, so, unique};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::process::Stdio;
 
@@ -83,7 +84,7 @@ fn the_run_record_says_how_it_ended() {
         let before = records(etcd, &name).len();
         let finished = Meshlock::run(etcd, &name).args(["--reason", "why"]).sh(script).finish();
         if result == "signal" {
-            finished.signaled(nix::sys::signal::Signal::SIGKILL);
+            finished.signaled(Signal::SIGKILL);
         } else {
             finished.status(status);
         }
@@ -228,13 +229,151 @@ fn only_so_many_records_are_kept() {
             .finish()
             .status(status);
     }
-    let statuses: Vec<i64> = records(etcd, &name)
-        .iter()
-        .map(|(_, record)| record["status"].as_i64().expect("a status"))
-        .collect();
-    assert_eq!(statuses, [3, 4, 5]);
+    assert_eq!(statuses(etcd, &name), [3, 4, 5]);
     Meshlock::run(etcd, &name).args(["--keep", "0"]).finish().success();
     assert_eq!(records(etcd, &name).len(), 0);
+}
+
+fn statuses(etcd: &Etcd, name: &str) -> Vec<i64> {
+    let status = |record: &Value| record["status"].as_i64().expect("a status");
+    records(etcd, name).iter().map(|(_, record)| status(record)).collect()
+}
+
+/// Runs that ended with these statuses.
+fn ran(etcd: &Etcd, name: &str, keep: usize, statuses: [i32; 3]) {
+    for status in statuses {
+        Meshlock::run(etcd, name)
+            .args([format!("--keep={keep}")])
+            .sh(&format!("exit {status}"))
+            .finish()
+            .status(status);
+    }
+}
+
+/// The next in the queue, which ends with this status as soon as its standard input does.
+fn queued(etcd: &Etcd, name: &str, keep: usize, status: i32) -> Running {
+    let before = etcd.queue(name).len();
+    let running = Meshlock::run(etcd, name)
+        .args(["-q", "--ttl=300", &format!("--keep={keep}")])
+        .stdin(Stdio::piped())
+        .sh(&format!("echo held; read -r _; exit {status}"))
+        .start();
+    etcd.wait_for_queue(name, before + 1);
+    running
+}
+
+/// Until etcd was asked for so many transactions since: a waiter's looks are among them.
+fn asked(etcd: &Etcd, before: u32, transactions: u32) {
+    eventually("so many transactions", || {
+        so(etcd.requests()["Txn"] >= before + transactions)
+    });
+}
+
+#[test]
+fn a_queue_leaves_just_so_many_records() {
+    let etcd = Etcd::shared();
+    for keep in [0, 1, 2, 3] {
+        let name = unique("keep");
+        let queue = [1, 2, 3, 4, 5, 6].map(|status| queued(etcd, &name, keep, status));
+        let mut ended: Vec<i64> = Vec::new();
+        for (mut running, status) in queue.into_iter().zip(1..) {
+            running.wait_for_stdout("held");
+            running.finish().any_stdout().status(status);
+            ended.push(status.into());
+            let left = &ended[ended.len().saturating_sub(keep)..];
+            assert_eq!(statuses(etcd, &name), left, "of {keep}");
+        }
+    }
+}
+
+#[test]
+fn a_run_after_one_that_keeps_fewer_records_leaves_what_that_one_left_and_its_own() {
+    let etcd = Etcd::shared();
+    for (others, left) in [(0, vec![9]), (1, vec![7, 9]), (2, vec![6, 7, 9]), (5, vec![6, 7, 9])] {
+        let name = unique("keep");
+        ran(etcd, &name, 3, [3, 4, 5]);
+        let queue = [(6, 3), (7, others), (9, 3)].map(|(status, keep)| queued(etcd, &name, keep, status));
+        for (mut running, status) in queue.into_iter().zip([6, 7, 9]) {
+            running.wait_for_stdout("held");
+            running.finish().any_stdout().status(status);
+        }
+        assert_eq!(statuses(etcd, &name), left, "after --keep={others}");
+    }
+}
+
+#[test]
+fn one_that_left_without_a_run_makes_no_room_for_a_record() {
+    let withdraws = |_: &Running| ();
+    let is_killed = |running: &Running| running.signal(Signal::SIGKILL);
+    for keep in [1, 2, 3] {
+        for leaves in [withdraws as fn(&Running), is_killed] {
+            let etcd = Etcd::start();
+            let name = "keep";
+            ran(&etcd, name, keep, [1, 2, 3]);
+            let mut holder = queued(&etcd, name, keep, 4);
+            holder.wait_for_stdout("held");
+            let before = etcd.requests()["Txn"];
+            let [stopped, mut next] = [5, 6].map(|status| queued(&etcd, name, keep, status));
+            // Each has entered the queue, and has looked again once its watch stood.
+            asked(&etcd, before, 4);
+            stopped.signal(Signal::SIGSTOP);
+            holder.finish().any_stdout().status(4);
+            // The next one has looked who is before it: the stopped one alone, which has the lock and runs nothing.
+            asked(&etcd, before, 6);
+            leaves(&stopped);
+            next.wait_for_stdout("held");
+            next.finish().any_stdout().status(6);
+            let expected = &[1, 2, 3, 4, 6][5 - keep..];
+            assert_eq!(statuses(&etcd, name), expected, "of {keep}");
+            stopped.signal(Signal::SIGKILL);
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_waiter_makes_no_room_for_a_record() {
+    let etcd = Etcd::shared();
+    let name = unique("keep");
+    ran(etcd, &name, 3, [1, 2, 3]);
+    let mut holder = queued(etcd, &name, 3, 4);
+    holder.wait_for_stdout("held");
+    let [interrupted, next] = [5, 6].map(|status| queued(etcd, &name, 3, status));
+    interrupted.signal(Signal::SIGINT);
+    interrupted.finish().signaled(Signal::SIGINT);
+    holder.finish().any_stdout().status(4);
+    assert_eq!(statuses(etcd, &name), [2, 3, 4]);
+    next.finish().any_stdout().status(6);
+    assert_eq!(statuses(etcd, &name), [3, 4, 6]);
+}
+
+#[test]
+fn a_run_that_etcd_had_no_space_for_made_no_room_for_a_record() {
+    let etcd = Etcd::start_with(&["--quota-backend-bytes=1000000"]);
+    let name = "full";
+    ran(&etcd, name, 3, [1, 2, 3]);
+    let mut holder = queued(&etcd, name, 3, 4);
+    holder.wait_for_stdout("held");
+    let before = etcd.requests()["Txn"];
+    let mut next = queued(&etcd, name, 3, 5);
+    asked(&etcd, before, 2);
+    let filling = "x".repeat(100_000);
+    let put = |number| {
+        let put = etcd
+            .etcdctl_command()
+            .args(["put", &format!("filling/{number}"), &filling])
+            .output();
+        put.expect("etcdctl").status.success()
+    };
+    assert!((0..30).any(|number| !put(number)), "it never was full");
+    holder.finish().any_stdout().status(4);
+    assert_eq!(statuses(&etcd, name), [1, 2, 3]);
+    next.wait_for_stdout("held");
+    etcd.etcdctl(&["del", "--prefix", "filling/"]);
+    etcd.etcdctl(&["compact", &etcd.revision().to_string()]);
+    etcd.etcdctl(&["defrag"]);
+    etcd.etcdctl(&["alarm", "disarm"]);
+    next.finish().any_stdout().status(5);
+    assert_eq!(statuses(&etcd, name), [2, 3, 5]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use super::state::{Phase, Then};
 use super::{Action, Request, Step};
 use crate::link::{Ended, FromKeeper};
+use crate::lock::queue::Outdated;
 use crate::outcome::{Failure, FailureKind, Outcome};
 use crate::store::Fault;
 use std::fmt::Write as _;
@@ -23,8 +24,8 @@ impl Step<'_> {
         match self.state.phase {
             Phase::Over => {}
             Phase::Held | Phase::Lost | Phase::Duty | Phase::Offered { .. } => {
-                let oldest_kept = self.state.oldest_kept.clone();
-                self.leave(Request::Leave { run, oldest_kept }, left);
+                let outdated = self.state.outdated.clone();
+                self.leave(Request::Leave { run, outdated }, left);
             }
             Phase::Parked => {
                 self.tell(NOTHING_LEFT);
@@ -69,13 +70,13 @@ impl Step<'_> {
     /// Lets go on our own authority: the tree is dead, and the guardian gone or silent.
     pub(super) fn leave_orphaned(&mut self) {
         let run = self.state.orphaned_run.clone();
-        let oldest_kept = self.state.oldest_kept.clone();
+        let outdated = self.state.outdated.clone();
         let then = if self.state.guardian_lives {
             Then::Tell(NOTHING_LEFT)
         } else {
             Then::End
         };
-        self.leave(Request::Leave { run, oldest_kept }, then);
+        self.leave(Request::Leave { run, outdated }, then);
     }
 
     /// Says the last word once nothing of ours is left in etcd.
@@ -194,7 +195,7 @@ impl Step<'_> {
     /// Our entry was gone before we let go, and nobody had noticed. Until the deadline it was taken away, and nobody
     /// can say whether the command still ran then; after that it may have gone with its lease, in an outage that
     /// began with the command's end, and until that end we could rely on it.
-    pub(super) fn taken(&mut self, run: Ended, oldest_kept: Option<String>) {
+    pub(super) fn taken(&mut self, run: Ended, outdated: Vec<Outdated>) {
         let ran = run.status.is_some();
         let run = if ran && run.result != Outcome::LOST && self.now < self.state.deadline {
             self.state.taken = Some(TAKEN.to_owned());
@@ -202,7 +203,7 @@ impl Step<'_> {
         } else {
             run
         };
-        self.send(Request::Settle { run, oldest_kept });
+        self.send(Request::Settle { run, outdated });
     }
 
     /// The queue has been left, or will be when the lease ends.

@@ -15,7 +15,7 @@ mod watching;
 
 pub use self::state::State;
 use self::state::{Phase, Then};
-use super::queue::{Granted, Predecessor, Renewal, Standing, Vanished, View};
+use super::queue::{Granted, Outdated, Predecessor, Renewal, Standing, Vanished, View};
 use super::record::Ask;
 use crate::link::{Ended, FromGuardian, FromKeeper, Hold};
 use crate::moment::Moment;
@@ -76,17 +76,17 @@ pub enum Request {
     Clear {
         stale: Vec<String>,
         vanished: Option<Box<Vanished>>,
-        oldest_kept: Option<String>,
+        outdated: Vec<Outdated>,
     },
     /// Let go of a hold, its tree dead.
     Leave {
         run: Option<Ended>,
-        oldest_kept: Option<String>,
+        outdated: Vec<Outdated>,
     },
     /// Do the rest, and record the run, where our entry had been taken before we let go.
     Settle {
         run: Ended,
-        oldest_kept: Option<String>,
+        outdated: Vec<Outdated>,
     },
     /// Let go of a place under which nothing was ever run.
     Abandon,
@@ -332,10 +332,10 @@ impl Step<'_> {
             (
                 Request::Leave {
                     run: Some(run),
-                    oldest_kept,
+                    outdated,
                 },
                 Answer::Taken,
-            ) => self.taken(run, oldest_kept),
+            ) => self.taken(run, outdated),
             (Request::Leave { .. } | Request::Settle { .. } | Request::Abandon, _) => self.left(None),
             (
                 Request::Look

@@ -2,7 +2,7 @@
 
 use super::{Policy, Request, Watched};
 use crate::link::{Ended, FromKeeper, Waiting};
-use crate::lock::queue::{Heir, Vanished};
+use crate::lock::queue::{Heir, Outdated, Vanished};
 use crate::moment::Moment;
 use crate::rules::Rules;
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ pub struct State {
     /// The revision of the last look at our entry; `None` where the lock came to us without one.
     pub(super) seen_at: Option<i64>,
     pub(super) key: String,
-    pub(super) oldest_kept: Option<String>,
+    pub(super) outdated: Vec<Outdated>,
     pub(super) deadline: Moment,
     /// The request to be sent again, and when.
     pub(super) again: Option<(Moment, Request)>,
@@ -139,7 +139,7 @@ impl State {
             cluster: 0,
             seen_at: None,
             key: String::new(),
-            oldest_kept: None,
+            outdated: Vec::new(),
             deadline: Moment::NEVER_BEGUN,
             again: None,
             under_way: None,

@@ -77,7 +77,7 @@ impl Step<'_> {
             return self.entry_gone("its lease had ended".into());
         };
         self.state.token = Some(token);
-        self.state.oldest_kept.clone_from(&view.oldest_kept);
+        self.state.outdated.clone_from(&view.outdated);
         self.read_ask(view.ask.as_deref());
         if let Some(failure) = self.held_by_ourselves(view) {
             return self.leave(Request::Abandon, Then::Tell(FromKeeper::Failed(failure)));
@@ -203,7 +203,7 @@ impl Step<'_> {
         self.send(Request::Clear {
             stale,
             vanished,
-            oldest_kept: self.state.oldest_kept.clone(),
+            outdated: self.state.outdated.clone(),
         });
     }
 

@@ -95,7 +95,7 @@ impl Step<'_> {
             return;
         }
         if let Some(heir) = self.state.heir.take() {
-            self.state.oldest_kept = heir.oldest_kept;
+            self.state.outdated = heir.outdated;
         }
         // A read that is under way can tell nothing more.
         self.state.under_way = None;
