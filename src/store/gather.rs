@@ -15,7 +15,7 @@ pub(super) struct Gathering<S> {
     unsent: Vec<u8>,
     /// How much of it is sent all the same.
     sent: usize,
-    /// All other tasks have had their turn since the first of it was to be sent.
+    /// All other tasks have had their turn since the last of it was written.
     waited: bool,
 }
 
@@ -63,6 +63,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathering<S> {
         for slice in slices {
             self.unsent.extend_from_slice(slice);
         }
+        self.waited = false;
         Poll::Ready(Ok(self.unsent.len() - before))
     }
 
@@ -149,6 +150,7 @@ mod tests {
             write(&mut stream, b"head");
             assert!(!is_flushed(&mut stream), "others have a turn");
             write(&mut stream, b"body");
+            assert!(!is_flushed(&mut stream), "and have it after each piece");
             assert!(is_flushed(&mut stream));
             assert!(is_flushed(&mut stream));
         }
