@@ -8,6 +8,7 @@ use crate::lock::record::{Ask, Holder, Run};
 use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind, INTERNAL};
 use crate::rules::{Asked, Rules};
+use crate::settings::{Draft, Surroundings};
 use crate::store::Fault;
 use crate::supervise::alarm::Alarm;
 use crate::supervise::last_duty::Quarry;
@@ -35,9 +36,10 @@ pub struct Task {
     pub policy: Policy,
     pub asked: Asked,
     pub rules: Rules,
-    pub holder: Holder,
+    /// What the guardian has yet to look around for, and tells us first of all.
+    pub holder: Draft,
     /// Makes the queue's client, which needs the runtime.
-    pub queue: Box<dyn FnOnce() -> Queue>,
+    pub queue: Box<dyn FnOnce(Holder) -> Queue>,
 }
 
 /// Keeps the lock until there is nothing more to keep; then ends the process.
@@ -55,7 +57,10 @@ pub fn keep(task: Task) -> ! {
         // As a task: to wake what is blocked on takes a write to an eventfd(2) and a turn of epoll(7) for it.
         runtime.block_on(async {
             let running = spawn_local(async {
-                if let Ok(mut running) = Loop::new(task) {
+                // Without a word the guardian has ended, and nothing was asked of etcd yet.
+                if let Some(found) = task.link.wait_for()
+                    && let Ok(mut running) = Loop::new(task, found)
+                {
                     running.run().await;
                 }
                 // At once: nobody is left for whom anything would have to be taken apart.
@@ -128,10 +133,11 @@ struct TaskRest {
 }
 
 impl Loop {
-    fn new(task: Task) -> std::io::Result<Self> {
+    fn new(task: Task, found: Surroundings) -> std::io::Result<Self> {
         let (reports, incoming) = unbounded_channel();
+        let holder = task.holder.complete(found);
         Ok(Self {
-            queue: (task.queue)(),
+            queue: (task.queue)(holder.clone()),
             state: State::new(task.rules),
             link: sys::readable(task.link)?,
             link_open: true,
@@ -159,7 +165,7 @@ impl Loop {
                 shared: task.shared,
                 policy: task.policy,
                 asked: task.asked,
-                holder: task.holder,
+                holder,
             },
         })
     }

@@ -8,8 +8,8 @@ use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind, Outcome};
 use crate::report::{self, Reporter};
 use crate::rules::Rules;
-use crate::settings::Run;
 use crate::settings::held::{self, Held};
+use crate::settings::{Run, Surroundings};
 use crate::store::Connection;
 use crate::store::etcd::Etcd;
 use crate::supervise::guard::{self, Level, Ran};
@@ -21,8 +21,11 @@ use crate::supervise::sys::{self, Exec};
 use crate::supervise::tree::{self, Process};
 use nix::errno::Errno;
 use nix::unistd::Pid;
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::ops::Deref;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::SystemTime;
 
@@ -37,8 +40,9 @@ pub fn run(settings: Run) -> Outcome {
     }
     let conflict_status = settings.conflict_status;
     let target = settings.report.clone();
-    let (name, holder) = (settings.place.name.clone(), settings.holder.clone());
-    let ran = match start(settings, &reporter) {
+    let (name, draft) = (settings.place.name.clone(), settings.holder.clone());
+    let found = LazyCell::new(|| draft.look_around());
+    let ran = match start(settings, &reporter, &found) {
         Ok(ran) => ran,
         Err(failure) => Ran {
             outcome: Outcome::Failed(failure),
@@ -52,6 +56,7 @@ pub fn run(settings: Run) -> Outcome {
     let (acquired, ended) = (ran.acquired.map(stamp), stamp(ran.ended));
     reporter.outcome(&ran.outcome);
     if let Some(target) = target {
+        let holder = draft.clone().complete(found.clone());
         let record = report::Report::new(&report::Run {
             name: &name,
             holder: &holder,
@@ -69,43 +74,41 @@ pub fn run(settings: Run) -> Outcome {
     ran.outcome
 }
 
-/// From one process to two, and the guardian's work to its end. The keeper does not come back from here.
-fn start(settings: Run, reporter: &Reporter) -> Result<Ran, Failure> {
+/// From one process to two, and the guardian's work to its end. The keeper does not come back from here. What it does
+/// not need to reach etcd is looked for after the fork, while it is under way.
+fn start(mut settings: Run, reporter: &Reporter, found: &impl Deref<Target = Surroundings>) -> Result<Ran, Failure> {
     let me = Pid::this();
-    let strangers = tree::children(me.as_raw()).map_err(|error| {
-        let why = format!("the command's processes could not be found: cannot read /proc: {error}; nothing was run");
-        Failure::new(FailureKind::Config, why)
-    })?;
-    split(settings, reporter, me, strangers.into_iter().collect()).map_err(|error| {
-        let why = format!(
-            "cannot set up meshlock's two processes: {}; nothing was run",
-            error.desc()
-        );
-        Failure::new(FailureKind::Internal, why)
-    })
-}
-
-fn split(mut settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i32>) -> Result<Ran, Errno> {
+    let strangers: BTreeSet<i32> = if tree::is_childless() {
+        BTreeSet::new()
+    } else {
+        tree::children(me.as_raw())
+            .map_err(|error| unseen(&error))?
+            .into_iter()
+            .collect()
+    };
     // Checked with the settings.
-    let rules = Rules::as_asked(&settings.asked).map_err(|_| Errno::EINVAL)?;
+    let rules = Rules::as_asked(&settings.asked).map_err(|_| apart(Errno::EINVAL))?;
     let began = Moment::now();
     let shows_place = !settings.dumb_terminal && reporter.can_keep_current();
-    let (signals, inherited) = Signals::take()?;
-    let shared = Shared::new()?;
-    let (link, keepers_link) = Link::pair()?;
+    let (signals, inherited) = Signals::take().map_err(apart)?;
+    let shared = Shared::new().map_err(apart)?;
+    let (link, keepers_link) = Link::pair().map_err(apart)?;
     sys::shed_stack();
     // Before any thread exists; the keeper starts its runtime on its own side.
-    let Some(keeper) = sys::fork()? else {
+    let Some(keeper) = sys::fork().map_err(apart)? else {
         drop(link);
         let policy = keepers_policy(&settings, began, shows_place);
         keep(settings, policy, rules, me, &strangers, keepers_link, shared);
     };
     drop(keepers_link);
+    // Whoever cannot see the command's processes is not to have one. The keeper has not had our word yet.
+    tree::children(me.as_raw()).map_err(|error| unseen(&error))?;
+    link.send::<Surroundings>(found);
     settings.connection.forget_secrets();
     sys::catch_continue(keeper);
-    nix::sys::prctl::set_child_subreaper(true)?;
+    nix::sys::prctl::set_child_subreaper(true).map_err(apart)?;
     let terminal = has_terminal();
-    let ran = guard::guard(guard::Task {
+    Ok(guard::guard(guard::Task {
         keeper,
         link,
         shared,
@@ -132,8 +135,20 @@ fn split(mut settings: Run, reporter: &Reporter, me: Pid, strangers: BTreeSet<i3
         },
         keep_current: &|line| reporter.keep_current(line),
         verbose: settings.verbosity == crate::settings::Verbosity::Verbose,
-    });
-    Ok(ran)
+    }))
+}
+
+fn unseen(error: &io::Error) -> Failure {
+    let why = format!("the command's processes could not be found: cannot read /proc: {error}; nothing was run");
+    Failure::new(FailureKind::Config, why)
+}
+
+fn apart(error: Errno) -> Failure {
+    let why = format!(
+        "cannot set up meshlock's two processes: {}; nothing was run",
+        error.desc()
+    );
+    Failure::new(FailureKind::Internal, why)
 }
 
 fn keepers_policy(settings: &Run, began: Moment, shows_place: bool) -> keeper::Policy {
@@ -178,7 +193,6 @@ fn keep(
         holder,
         ..
     } = settings;
-    let queues_holder = holder.clone();
     keep::keep(keep::Task {
         guardian,
         strangers: strangers.iter().filter_map(|pid| Process::living(*pid).ok()?).collect(),
@@ -188,7 +202,7 @@ fn keep(
         asked,
         rules,
         holder,
-        queue: Box::new(move || Queue::new(Etcd::new(&connection), place, queues_holder, keep)),
+        queue: Box::new(move |holder| Queue::new(Etcd::new(&connection), place, holder, keep)),
     })
 }
 

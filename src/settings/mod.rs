@@ -17,6 +17,7 @@ mod source;
 pub mod status;
 pub mod verify;
 
+pub use self::records::{Draft, Surroundings};
 pub use self::source::{Environment, arguments};
 pub use crate::report::Verbosity;
 use crate::store::Connection;
@@ -25,7 +26,6 @@ use self::file::{Files, Part};
 use self::source::{Found, Layer, Source, Sources, quoted};
 use crate::cli;
 use crate::lock::keys::Place;
-use crate::lock::record::Holder;
 use crate::outcome::{CONTENDED, Failure, FailureKind};
 use crate::report::Target;
 use crate::rules::{Asked, Rules, Stragglers};
@@ -59,7 +59,7 @@ pub struct Run {
     /// How many run records are kept in etcd.
     pub keep: u32,
     /// Who we are, for the records in etcd.
-    pub holder: Holder,
+    pub holder: Draft,
     /// Never empty.
     pub command: Vec<OsString>,
     /// The command's environment, our secrets taken out; the hold's variables are added at its start.
@@ -131,7 +131,7 @@ fn resolve(typed: &cli::Run, sources: &Sources) -> Result<Run, Failure> {
     };
     let asked = asked(&typed.holding, sources)?;
     let connection = connection::resolve(&typed.connection, sources)?;
-    let mut holder = records::holder(&typed.command, records, sources)?;
+    let mut holder = Draft::new(&typed.command, records, sources)?;
     let whole_seconds = |limit: Duration| limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
     holder.purpose.max_runtime = asked.max_runtime.map(whole_seconds);
     Ok(Run {

@@ -1,5 +1,7 @@
 //! Where a run comes from: the CI system whose variables we were given, else the unit, the scheduler or the
 //! terminal above us. All of it is others' text: it is bounded here and made safe where it is shown.
+//!
+//! In two steps, since nothing waits for the second but the record: what the variables say, then a look around.
 
 use super::source::Environment;
 use crate::supervise::tree::Ancestor;
@@ -133,33 +135,55 @@ pub(super) enum Origin {
     Unknown,
 }
 
-impl Origin {
-    /// `ancestry` begins with ourselves, and is walked only as far as it must be; `cgroup` is /proc/self/cgroup.
-    pub(super) fn find(
-        environment: &Environment,
-        ancestry: impl Iterator<Item = Ancestor>,
-        cgroup: impl FnOnce() -> String,
-    ) -> Self {
+/// What our variables say of it.
+#[derive(Clone, Debug)]
+pub(super) struct Clues {
+    /// It says all.
+    ci: Option<Origin>,
+    /// The process that systemd itself executed (systemd.exec(5)).
+    executed: Option<i32>,
+    invocation: Option<String>,
+}
+
+impl Clues {
+    pub(super) fn read(environment: &Environment) -> Self {
         let variable = |name: &str| environment.get(name).map(|value| value.to_string_lossy().into_owned());
-        match CI_SYSTEMS.iter().find(|ci| ci.is_known(variable)) {
-            Some(ci) => Self::Ci {
+        let known = CI_SYSTEMS.iter().find(|ci| ci.is_known(variable));
+        Self {
+            ci: known.map(|ci| Origin::Ci {
                 name: ci.name,
                 link: filled_in(ci.link, variable).filter(|link| is_link(link)),
                 project: filled_in(ci.project, variable),
-            },
-            None => Self::above(variable, ancestry, cgroup),
+            }),
+            executed: variable("SYSTEMD_EXEC_PID").and_then(|pid| pid.parse().ok()),
+            invocation: variable("INVOCATION_ID"),
         }
+    }
+}
+
+impl Origin {
+    /// `ancestry` begins with ourselves, and is walked only as far as it must be; `cgroup` is /proc/self/cgroup.
+    pub(super) fn find(
+        clues: Clues,
+        ancestry: impl Iterator<Item = Ancestor>,
+        cgroup: impl FnOnce() -> String,
+    ) -> Self {
+        let Clues {
+            ci,
+            executed,
+            invocation,
+        } = clues;
+        ci.unwrap_or_else(|| Self::above(executed, invocation, ancestry, cgroup))
     }
 
     /// The nearest that answers for us. cron is itself a unit, and what it starts may have its variables: so whoever
     /// comes first on the way up counts, and of the two in one process cron.
     fn above(
-        variable: impl Fn(&str) -> Option<String>,
+        executed: Option<i32>,
+        invocation: Option<String>,
         ancestry: impl Iterator<Item = Ancestor>,
         cgroup: impl FnOnce() -> String,
     ) -> Self {
-        // The process that systemd itself executed (systemd.exec(5)).
-        let executed = variable("SYSTEMD_EXEC_PID").and_then(|pid| pid.parse::<i32>().ok());
         let mut at_terminal = None;
         for process in ancestry.take(ANCESTORS) {
             let itself = at_terminal.is_none();
@@ -175,7 +199,6 @@ impl Origin {
                 let unit = unit(&cgroup());
                 // A scope holds what somebody else started, and only the variables of a unit further up.
                 if unit.as_ref().is_none_or(|unit| kind(unit) != "scope") {
-                    let invocation = variable("INVOCATION_ID");
                     return Self::Unit { unit, invocation };
                 }
                 break;
@@ -297,8 +320,8 @@ mod tests {
             name: (*name).to_owned(),
             terminal,
         });
-        let environment = variables.iter().copied().collect();
-        let origin = Origin::find(&environment, ancestry, || cgroup.to_owned());
+        let clues = Clues::read(&variables.iter().copied().collect());
+        let origin = Origin::find(clues, ancestry, || cgroup.to_owned());
         (origin.trigger(), origin.system("web1", "ops"))
     }
 
@@ -343,9 +366,9 @@ mod tests {
 
     #[test]
     fn the_processes_are_looked_at_only_where_no_variable_answers() {
-        let environment = [("CI", "true")].into_iter().collect();
+        let clues = Clues::read(&[("CI", "true")].into_iter().collect());
         let never = std::iter::from_fn(|| panic!("looked"));
-        let origin = Origin::find(&environment, never, || panic!("looked"));
+        let origin = Origin::find(clues, never, || panic!("looked"));
         assert_eq!(origin.trigger(), "CI");
     }
 

@@ -1,7 +1,7 @@
 //! What is recorded of a run: who we are, and the purpose that was given or found. Knows nothing of where
 //! records go.
 
-use super::origin::{Origin, TEXT_LIMIT, cut};
+use super::origin::{Clues, Origin, TEXT_LIMIT, cut};
 use super::source::Sources;
 use super::{read, switch};
 use crate::cli;
@@ -10,6 +10,7 @@ use crate::lock::record::{FORMAT, Holder, Purpose};
 use crate::outcome::Failure;
 use crate::supervise::tree;
 use nix::unistd::{User, gethostname, getuid};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -21,41 +22,88 @@ const ARGUMENTS_LIMIT: usize = 4096;
 /// The longest program name, in characters: no file has a longer one (`NAME_MAX`).
 const PROGRAM_LIMIT: usize = 255;
 
-pub(super) fn holder(command: &[OsString], typed: &cli::Records, sources: &Sources) -> Result<Holder, Failure> {
-    let program = command.first().map(Path::new).and_then(Path::file_name);
-    let uid = getuid();
-    let host = gethostname().map_or_else(|_| "unknown".to_owned(), |host| host.to_string_lossy().into_owned());
-    // Where nobody by that number is known, as in many containers, the number.
-    let user = User::from_uid(uid)
-        .ok()
-        .flatten()
-        .map_or_else(|| uid.to_string(), |user| user.name);
-    Ok(Holder {
-        format: FORMAT,
-        pid: process::id(),
-        program: program
-            .unwrap_or_default()
-            .to_string_lossy()
-            .chars()
-            .take(PROGRAM_LIMIT)
-            .collect(),
-        started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        purpose: purpose(command, typed, sources, &host, &user)?,
-        host,
-        user,
-    })
+/// The record of who we are, as far as the settings have it. What has to be looked up is not waited for by anything
+/// but the record.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    pid: u32,
+    program: String,
+    started: String,
+    /// As it was said.
+    pub purpose: Purpose,
+    /// `None` where all was said.
+    clues: Option<Clues>,
 }
 
-fn purpose(
-    command: &[OsString],
-    typed: &cli::Records,
-    sources: &Sources,
-    host: &str,
-    user: &str,
-) -> Result<Purpose, Failure> {
+/// What this machine tells of us: little enough for a message from one half to the other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Surroundings {
+    host: String,
+    user: String,
+    trigger: Option<String>,
+    system: Option<String>,
+}
+
+impl Draft {
+    pub(super) fn new(command: &[OsString], typed: &cli::Records, sources: &Sources) -> Result<Self, Failure> {
+        let program = command.first().map(Path::new).and_then(Path::file_name);
+        let purpose = purpose(command, typed, sources)?;
+        Ok(Self {
+            pid: process::id(),
+            program: program
+                .unwrap_or_default()
+                .to_string_lossy()
+                .chars()
+                .take(PROGRAM_LIMIT)
+                .collect(),
+            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            // A look at the processes above us that nobody asked for would only take time.
+            clues: (purpose.trigger.is_none() || purpose.system.is_none()).then(|| Clues::read(sources.environment)),
+            purpose,
+        })
+    }
+
+    /// Looks up what is missing.
+    pub fn look_around(&self) -> Surroundings {
+        let uid = getuid();
+        let host = gethostname().map_or_else(|_| "unknown".to_owned(), |host| host.to_string_lossy().into_owned());
+        // Where nobody by that number is known, as in many containers, the number.
+        let user = User::from_uid(uid)
+            .ok()
+            .flatten()
+            .map_or_else(|| uid.to_string(), |user| cut(&user.name, TEXT_LIMIT));
+        let origin = self.clues.clone().map(|clues| {
+            let cgroup = || fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+            Origin::find(clues, tree::ancestry(self.pid.cast_signed()), cgroup)
+        });
+        Surroundings {
+            trigger: origin.as_ref().map(Origin::trigger),
+            system: origin.map(|origin| origin.system(&host, &user)),
+            host,
+            user,
+        }
+    }
+
+    pub fn complete(self, found: Surroundings) -> Holder {
+        let mut purpose = self.purpose;
+        purpose.trigger = purpose.trigger.or(found.trigger);
+        purpose.system = purpose.system.or(found.system);
+        Holder {
+            format: FORMAT,
+            host: found.host,
+            user: found.user,
+            pid: self.pid,
+            program: self.program,
+            started: self.started,
+            purpose,
+        }
+    }
+}
+
+fn purpose(command: &[OsString], typed: &cli::Records, sources: &Sources) -> Result<Purpose, Failure> {
     let text = |flag: &str, typed: &Option<OsString>| read(sources, flag, typed.as_deref(), short_text);
     let expect = read(sources, "expect", typed.expect.as_deref(), str::parse::<Expected>)?;
-    let mut purpose = Purpose {
+    Ok(Purpose {
         owner: text("owner", &typed.owner)?,
         reason: text("reason", &typed.reason)?,
         route: text("route", &typed.route)?,
@@ -64,16 +112,7 @@ fn purpose(
         system: text("system", &typed.system)?,
         arguments: (typed.record_args || switch(sources, "record-args")?).then(|| arguments(command)),
         ..Purpose::default()
-    };
-    // A look at the processes above us that nobody asked for would only take time.
-    if purpose.trigger.is_none() || purpose.system.is_none() {
-        let ancestry = tree::ancestry(process::id().cast_signed());
-        let cgroup = || fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let origin = Origin::find(sources.environment, ancestry, cgroup);
-        purpose.trigger.get_or_insert_with(|| origin.trigger());
-        purpose.system.get_or_insert_with(|| origin.system(host, user));
-    }
-    Ok(purpose)
+    })
 }
 
 fn arguments(command: &[OsString]) -> Vec<String> {
@@ -140,6 +179,8 @@ mod tests {
         let holder = run(typed(arguments), &Environment::from_iter([("", ""); 0]))
             .expect("settings")
             .holder;
+        let found = holder.look_around();
+        let holder = holder.complete(found);
         assert_eq!(holder.program, "pay");
         assert_eq!(holder.purpose.owner.as_deref(), Some("ops"));
         assert!(!serde_json::to_string(&holder).expect("JSON").contains("secret"));

@@ -7,6 +7,7 @@
 use super::sys;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -51,6 +52,12 @@ impl Process {
         let name = fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
         format!("{} (pid {})", String::from_utf8_lossy(&name).trim_end(), self.pid)
     }
+}
+
+/// Whether we have no children, zombies included, as wait(2) knows without a look at /proc.
+pub fn is_childless() -> bool {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::__WALL;
+    waitid(Id::All, look) == Err(Errno::ECHILD)
 }
 
 /// The children of `pid`, zombies included. An empty answer is exact; while children end, a full one can

@@ -24,7 +24,9 @@ fn write(target: &Target, holder: &Holder, outcome: &Outcome) -> std::io::Result
 }
 
 fn any_holder() -> Holder {
-    settings_of(["-q"], NOTHING).expect("settings").holder
+    let draft = settings_of(["-q"], NOTHING).expect("settings").holder;
+    let found = draft.look_around();
+    draft.complete(found)
 }
 
 #[test]

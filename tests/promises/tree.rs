@@ -586,8 +586,9 @@ fn a_keeper_that_gets_no_thread_does_its_last_duty_all_the_same() {
 }
 
 #[test]
-fn without_proc_nothing_is_run() {
-    let run = Meshlock::run(Etcd::shared(), unique("procless")).command(["echo", "ran"]);
+fn without_proc_nothing_is_run_and_nothing_asked_of_etcd() {
+    let etcd = Etcd::start();
+    let run = Meshlock::run(&etcd, "procless").command(["echo", "ran"]);
     let hidden = ["unshare", "--user", "--map-root-user", "--mount"];
     let shell = ["sh", "-c", r#"mount -t tmpfs none /proc && exec "$@""#, "sh"];
     let words =
@@ -596,7 +597,17 @@ fn without_proc_nothing_is_run() {
     if !probe.is_ok_and(|output| output.status.success()) {
         return;
     }
-    let output = meshlock::plain(&words(run.words())).output().expect("unshare");
+    let mark = unique("procless");
+    let output = meshlock::plain(&words(run.words()))
+        .env("MARK", &mark)
+        .output()
+        .expect("unshare");
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(78), &b""[..]));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/proc"));
+    // The keeper ends in its own time.
+    eventually(
+        "nobody is left",
+        || so(proc::with_environment("MARK", &mark).is_empty()),
+    );
+    assert!(etcd.requests().is_empty(), "{:?}", etcd.requests());
 }
