@@ -149,7 +149,7 @@ fn cut(text: String, limit: usize) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FromGuardian {
     Claimed,
-    /// The command has been forked, as this process.
+    /// The command has a process, which may not have come to its exec yet.
     Started {
         pid: i32,
         /// It leads a process group of its own.

@@ -126,7 +126,7 @@ fn start(mut settings: Run, reporter: &Reporter, found: &impl Deref<Target = Sur
         asked: settings.asked,
         rules,
         strangers,
-        exec: exec(&mut settings, !terminal),
+        exec: Box::leak(Box::new(exec(&mut settings, !terminal))),
         variables: &|hold| held(&settings, hold),
         say: &|level, line| match level {
             Level::Verbose => reporter.verbose(line),

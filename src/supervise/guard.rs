@@ -23,6 +23,7 @@ use nix::unistd::{AccessFlags, Pid};
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 /// How loud a line is.
@@ -46,7 +47,7 @@ pub struct Task<'a> {
     /// Children that were there before us (`exec meshlock` in a script): no part of the tree.
     pub strangers: BTreeSet<i32>,
     /// The command.
-    pub exec: Exec,
+    pub exec: &'static Exec,
     /// What it is told of a hold, in its environment.
     pub variables: &'a dyn Fn(&Hold) -> Vec<CString>,
     /// Prints a line; must not block.
@@ -93,12 +94,10 @@ pub fn guard(task: Task) -> Ran {
     }
 }
 
-/// The command's process, from fork to wait.
+/// The command's process, from its start to wait.
 struct Command {
     pid: Pid,
     own_group: bool,
-    /// Until exec has succeeded or failed.
-    exec_error: Option<OwnedFd>,
     ended: bool,
 }
 
@@ -134,8 +133,8 @@ struct Loop<'a> {
     keeper_reaped: bool,
     link_open: bool,
     left: bool,
-    /// Descriptors kept for the search through /proc: without one the tree could not be found. Those of the
-    /// pipe that the start needed, so that nothing but the start can fail for a limit of the caller's.
+    /// Descriptors kept for the search through /proc: without one the tree could not be found. Taken before the start,
+    /// so that nothing else can fail for a limit of the caller's.
     reserve: Vec<OwnedFd>,
     /// We have just been stopped and continued.
     stopped: bool,
@@ -236,7 +235,6 @@ impl<'a> Loop<'a> {
                 events.push(signal_event(caught));
             }
         }
-        events.extend(self.exec_result());
         if children_changed {
             events.extend(self.reap());
         }
@@ -323,18 +321,20 @@ impl<'a> Loop<'a> {
 
     fn start(&mut self, hold: &Hold) -> Option<Event> {
         self.acquired = Some(SystemTime::now());
-        let exec = &self.task.exec;
+        let exec = self.task.exec;
         let variables = (self.task.variables)(hold);
-        match sys::spawn(exec, &variables, &self.task.inherited, &signals::CHANGED) {
-            Ok(spawned) => {
+        let Task { inherited, shared, .. } = &self.task;
+        let refusal = shared.refusal();
+        let spawn = |()| sys::spawn(exec, variables, inherited, &signals::CHANGED, refusal);
+        match fill(&mut self.reserve, &self.alarm).and_then(spawn) {
+            Ok(pid) => {
                 self.task.link.send(&FromGuardian::Started {
-                    pid: spawned.pid.as_raw(),
+                    pid: pid.as_raw(),
                     own_group: exec.own_group,
                 });
                 self.command = Some(Command {
-                    pid: spawned.pid,
+                    pid,
                     own_group: exec.own_group,
-                    exec_error: Some(spawned.exec_error),
                     ended: false,
                 });
                 if self.task.verbose {
@@ -350,27 +350,8 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Whether the forked child became the command, if that is known by now.
-    fn exec_result(&mut self) -> Option<Event> {
-        let command = self.command.as_mut()?;
-        let pipe = command.exec_error.as_ref()?;
-        let mut ready = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut ready, PollTimeout::ZERO).unwrap_or(0) == 0 {
-            return None;
-        }
-        let mut bytes = [0; 4];
-        let length = nix::unistd::read(pipe, &mut bytes).unwrap_or(0);
-        command.exec_error = None;
-        if length < bytes.len() {
-            self.fill_reserve();
-            return None;
-        }
-        if !command.ended {
-            command.ended = true;
-            // On its way out; waited for when it is there, since somebody may have stopped it just now.
-            kill(command.pid, Signal::SIGKILL).ok();
-        }
-        let errno = Errno::from_raw(i32::from_ne_bytes(bytes));
+    /// The child has ended without having become the command.
+    fn refused(&self, errno: Errno) -> Event {
         // execve(2) says the same of a missing file and of a missing interpreter in its first line.
         let there = |file: &CString| nix::unistd::access(file.as_c_str(), AccessFlags::F_OK).is_ok();
         let why = if errno == Errno::ENOENT && self.task.exec.candidates.iter().any(there) {
@@ -378,18 +359,9 @@ impl<'a> Loop<'a> {
         } else {
             errno.desc()
         };
-        Some(Event::NotStarted {
+        Event::NotStarted {
             found: errno != Errno::ENOENT,
             why: why.into(),
-        })
-    }
-
-    fn fill_reserve(&mut self) {
-        while self.sweep == Sweep::No
-            && self.reserve.len() < RESERVED
-            && let Ok(spare) = self.alarm.as_fd().try_clone_to_owned()
-        {
-            self.reserve.push(spare);
         }
     }
 
@@ -406,13 +378,11 @@ impl<'a> Loop<'a> {
             if pid == self.task.keeper {
                 self.keeper_reaped = true;
             } else if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {
-                // Its word on the exec comes first; a child that is dead has said it.
                 command.ended = true;
-                if let Some(failed) = self.exec_result() {
-                    events.push(failed);
-                } else {
-                    events.push(Event::CommandEnded(end));
-                }
+                events.push(match self.task.shared.refusal().load(Ordering::Acquire) {
+                    0 => Event::CommandEnded(end),
+                    errno => self.refused(Errno::from_raw(errno)),
+                });
             }
         }
         events
@@ -533,9 +503,6 @@ impl<'a> Loop<'a> {
         if self.link_open {
             fds.push(PollFd::new(self.task.link.as_fd(), PollFlags::POLLIN));
         }
-        if let Some(pipe) = self.command.as_ref().and_then(|command| command.exec_error.as_ref()) {
-            fds.push(PollFd::new(pipe.as_fd(), PollFlags::POLLIN));
-        }
         let pause = match self.sweep {
             Sweep::No => PollTimeout::NONE,
             Sweep::Await => PollTimeout::try_from(STRAGGLER_PAUSE).unwrap_or(PollTimeout::MAX),
@@ -582,6 +549,14 @@ impl<'a> Loop<'a> {
             self.reap();
         }
     }
+}
+
+fn fill(reserve: &mut Vec<OwnedFd>, alarm: &Alarm) -> Result<(), Errno> {
+    while reserve.len() < RESERVED {
+        let spare = alarm.as_fd().try_clone_to_owned();
+        reserve.push(spare.map_err(|error| Errno::try_from(error).unwrap_or(Errno::EMFILE))?);
+    }
+    Ok(())
 }
 
 const fn signal_event(caught: Caught) -> Event {

@@ -10,7 +10,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// One end of the link.
 #[derive(Debug)]
@@ -99,8 +99,8 @@ impl AsRawFd for Link {
     }
 }
 
-/// The shared page's meaning: the deadline, and the hand-shake by which an offered hold is claimed by the
-/// guardian or withdrawn by the keeper, never both.
+/// The shared page's meaning: the deadline; the hand-shake by which an offered hold is claimed by the guardian or
+/// withdrawn by the keeper, never both; and why there is no command.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared {
     page: Page,
@@ -136,6 +136,11 @@ impl Shared {
     /// Keeper: takes the offer back; false if it has been claimed.
     pub fn withdraw(self, token: i64) -> bool {
         self.exchange(word(token), NOTHING)
+    }
+
+    /// The errno of a child that could not become the command.
+    pub fn refusal(self) -> &'static AtomicI32 {
+        &self.page.words().refusal
     }
 
     fn exchange(self, from: u64, to: u64) -> bool {

@@ -193,12 +193,13 @@ pub fn die_of(signal: i32) {
 #[derive(Clone, Copy, Debug)]
 pub struct Page(&'static Words);
 
-/// Two words suffice; what they mean is [`super::link`]'s affair.
+/// Three words suffice; what they mean is [`super::link`]'s affair.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {
     pub deadline: AtomicU64,
     pub offer: AtomicU64,
+    pub refusal: AtomicI32,
 }
 
 impl Page {
@@ -246,7 +247,7 @@ pub fn shed_stack() {
     unsafe { libc::madvise(ptr::without_provenance_mut(end - DEPTH), DEPTH, libc::MADV_DONTNEED) };
 }
 
-/// Forks: `None` in the child. To be called while there is but one thread.
+/// Forks: `None` in the child. To be called while there is but one thread: the child may then do all that we may.
 pub fn fork() -> Result<Option<Pid>, Errno> {
     // SAFETY: with one thread the child may do all that the parent may.
     match unsafe { nix::unistd::fork() }? {
@@ -255,7 +256,7 @@ pub fn fork() -> Result<Option<Pid>, Errno> {
     }
 }
 
-/// What a child needs to become the command; made before the fork, so that the child allocates nothing.
+/// What a child needs to become the command. Never changed nor given back, since the child reads it beside us.
 #[derive(Debug)]
 pub struct Exec {
     /// The files to try in turn, as execvp(3) finds them along PATH.
@@ -267,118 +268,254 @@ pub struct Exec {
     pub own_group: bool,
 }
 
-/// The forked child and the end of a pipe that tells whether it became the command: it reads as closed
-/// when exec succeeded, else as the errno in four bytes.
-#[derive(Debug)]
-pub struct Spawned {
-    pub pid: Pid,
-    pub exec_error: OwnedFd,
+/// What a script without "#!" runs under, as execvp(3) does it; flock(1) and timeout(1) behave so.
+const SHELL: &CStr = c"/bin/sh";
+
+/// All that the child goes by: its own once it runs.
+struct Launch {
+    exec: &'static Exec,
+    arguments: Vec<*const libc::c_char>,
+    environment: Vec<*const libc::c_char>,
+    /// The same for [`SHELL`], with a place for the script.
+    script: Vec<*const libc::c_char>,
+    /// The signals that we have changed, and whether the caller ignored them.
+    changed: Vec<(Signal, bool)>,
+    mask: SigSet,
+    guardian: Pid,
+    refusal: &'static AtomicI32,
 }
 
-/// Forks the command off, with these variables besides. To be called from the main thread, since the death signal is
-/// bound to the thread that forks (prctl(2)).
-pub fn spawn(exec: &Exec, variables: &[CString], inherited: &Inherited, changed: &[Signal]) -> Result<Spawned, Errno> {
-    let pointers = |strings: &[CString], more: &[CString]| -> Vec<*const libc::c_char> {
-        let strings = strings.iter().chain(more).map(|string| string.as_ptr());
-        strings.chain([ptr::null()]).collect()
+/// Has a child become the command, with these variables besides. Where it cannot, its errno is in `refusal` by the time
+/// that it can be waited for. To be called from the main thread, since the death signal is bound to the thread that has
+/// the child (prctl(2)).
+///
+/// The child runs in our memory, on a stack of its own, until its exec, as that of `posix_spawn(3)` does: to copy what it
+/// leaves behind at once takes longer than all else that it does. Unlike there we go on meanwhile, since an exec
+/// can take any time (of a file on a server that is away, of a child that somebody has stopped). A core that it dumps in
+/// that moment takes us along on Linux before 5.16; then the keeper's last duty is done.
+pub fn spawn(
+    exec: &'static Exec,
+    variables: Vec<CString>,
+    inherited: &Inherited,
+    changed: &[Signal],
+    refusal: &'static AtomicI32,
+) -> Result<Pid, Errno> {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        let mut pointers: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
+        pointers.push(ptr::null());
+        pointers
     };
-    let arguments = pointers(&exec.arguments, &[]);
-    let environment = pointers(&exec.environment, variables);
-    // A script without "#!" runs under sh, as execvp(3) does it; flock(1) and timeout(1) behave so.
-    let shell = c"/bin/sh";
-    let mut script = vec![shell.as_ptr(), ptr::null()];
-    script.extend(arguments.iter().skip(1).copied());
+    let arguments = pointers(&exec.arguments);
+    let mut environment = pointers(&exec.environment);
+    // Given away for good, as all that the child reads: nobody tells when it has left our memory.
+    environment.splice(exec.environment.len().., pointers(variables.leak()));
+    let mut script = vec![SHELL.as_ptr(), ptr::null()];
+    script.extend(arguments.iter().skip(1));
     if arguments.len() < 2 {
         script.push(ptr::null());
     }
-    let (reader, writer) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-    let guardian = Pid::this();
-    // SAFETY: the child calls only what signal-safety(7) allows and allocates nothing.
-    match unsafe { nix::unistd::fork() }? {
-        ForkResult::Parent { child } => {
-            if exec.own_group {
-                // Here as well as in the child: whichever comes first. Refused once the child has exec'ed.
-                nix::unistd::setpgid(child, child).ok();
-            }
-            Ok(Spawned {
-                pid: child,
-                exec_error: reader,
-            })
-        }
-        ForkResult::Child => {
-            let error = become_command(
-                exec,
-                inherited,
-                changed,
-                guardian,
-                &arguments,
-                &environment,
-                &mut script,
-            );
-            let bytes = (error as i32).to_ne_bytes();
-            nix::unistd::write(&writer, &bytes).ok();
-            // SAFETY: _exit(2) ends this process alone and runs no destructors.
-            unsafe { libc::_exit(127) }
-        }
+    let launch = Box::leak(Box::new(Launch {
+        exec,
+        arguments,
+        environment,
+        script,
+        changed: changed
+            .iter()
+            .map(|signal| (*signal, inherited.ignores(*signal)))
+            .collect(),
+        mask: inherited.mask,
+        guardian: Pid::this(),
+        refusal,
+    }));
+    // In the child our handler of SIGCONT would tell us of what is not ours.
+    let ours = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let child = beside_us(launch);
+    ours.thread_set_mask()?;
+    let child = child?;
+    if exec.own_group {
+        // Here as well as in the child: whichever comes first. Refused once the child has exec'ed.
+        nix::unistd::setpgid(child, child).ok();
+    }
+    Ok(child)
+}
+
+/// The child, in our memory if the kernel allows it, else in a copy.
+fn beside_us(launch: &'static mut Launch) -> Result<Pid, Errno> {
+    /// In words of 16 bytes, as a stack is aligned. What the child calls is no deeper than a few hundred bytes.
+    const STACK: usize = 16 * 1024 / 16;
+    let stack = Box::leak(Box::<[u128]>::new_uninit_slice(STACK));
+    // The kernel's `struct clone_args`, in its first version.
+    let arguments: [u64; 8] = [
+        libc::CLONE_VM as u64,
+        0,
+        0,
+        0,
+        libc::SIGCHLD as u64,
+        stack.as_mut_ptr().expose_provenance() as u64,
+        size_of_val(stack) as u64,
+        0,
+    ];
+    let launch = ptr::from_mut(launch);
+    // SAFETY: the child gets a stack of its own that is never given back, and the launch for itself; with no other thread
+    // and all signals blocked nothing else runs in it. It allocates nothing, cannot unwind, touches nothing
+    // of ours but atomics, and calls the kernel alone: errno is the guardian's.
+    let child = unsafe { direct::clone3(&arguments, become_command, launch) };
+    if let Ok(child @ 1..) = i32::try_from(child) {
+        return Ok(Pid::from_raw(child));
+    }
+    // Linux before 5.3, seccomp in older containers, emulators. Any other trouble comes again.
+    match fork()? {
+        Some(child) => Ok(child),
+        None => become_command(launch),
     }
 }
 
-/// In the child: returns only if nothing could be executed, with the reason.
-fn become_command(
-    exec: &Exec,
-    inherited: &Inherited,
-    changed: &[Signal],
-    guardian: Pid,
-    arguments: &[*const libc::c_char],
-    environment: &[*const libc::c_char],
-    script: &mut [*const libc::c_char],
-) -> Errno {
-    if exec.own_group {
-        nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)).ok();
+/// In the child.
+extern "C" fn become_command(launch: *mut Launch) -> ! {
+    // SAFETY: given away to us by the guardian, and never given back.
+    let launch = unsafe { &mut *launch };
+    let error = exec(launch);
+    launch.refusal.store(error, Ordering::Release);
+    loop {
+        // SAFETY: exit_group(2) has no preconditions. It ends this process alone and runs no destructors.
+        unsafe { direct::call(libc::SYS_exit_group, [127, 0, 0, 0]) };
     }
-    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).ok();
-    if Pid::parent() != guardian {
+}
+
+/// Returns only if nothing could be executed, with the errno.
+fn exec(launch: &mut Launch) -> i32 {
+    use direct::call;
+    if launch.exec.own_group {
+        // SAFETY: integers.
+        unsafe { call(libc::SYS_setpgid, [0, 0, 0, 0]) };
+    }
+    // SAFETY: integers.
+    unsafe {
+        call(
+            libc::SYS_prctl,
+            [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0],
+        )
+    };
+    // SAFETY: without arguments.
+    if unsafe { call(libc::SYS_getppid, [0; 4]) } != launch.guardian.as_raw() as isize {
         // The guardian died before the death signal was set: nobody would stop us.
-        return Errno::ESRCH;
+        return libc::ESRCH;
     }
-    for signal in changed {
-        disposition(
-            *signal as i32,
-            if inherited.ignores(*signal) {
-                libc::SIG_IGN
-            } else {
-                libc::SIG_DFL
-            },
-        );
+    for (signal, ignored) in &launch.changed {
+        let action = [if *ignored { libc::SIG_IGN } else { libc::SIG_DFL }, 0, 0, 0];
+        // SAFETY: as in `ignore_all`.
+        unsafe {
+            call(
+                libc::SYS_rt_sigaction,
+                [*signal as usize, action.as_ptr().expose_provenance(), 0, 8],
+            )
+        };
     }
-    if sigprocmask(SigmaskHow::SIG_SETMASK, Some(&inherited.mask), None).is_err() {
-        return Errno::EINVAL;
-    }
+    let mask = ptr::from_ref(launch.mask.as_ref()).expose_provenance();
+    // SAFETY: the kernel's set of signals is the first eight bytes of the library's.
+    unsafe { call(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, mask, 0, 8]) };
     let closed = WERE_CLOSED.load(Ordering::Relaxed);
     for fd in 0..3 {
         if closed & (1 << fd) != 0 {
             // SAFETY: opened by Rust's runtime as a stand-in; nobody here uses it any more.
-            unsafe { libc::close(fd) };
+            unsafe { call(libc::SYS_close, [fd, 0, 0, 0]) };
         }
     }
+    // Returns why it did not.
+    let execute = |file: &CStr, arguments: &[*const libc::c_char]| {
+        let [arguments, environment] = [arguments, &launch.environment].map(|list| list.as_ptr().expose_provenance());
+        let file = file.as_ptr().expose_provenance();
+        // SAFETY: a string that ends with NUL, and two lists of such that end with NULL.
+        let refused = unsafe { call(libc::SYS_execve, [file, arguments, environment, 0]) };
+        i32::try_from(-refused).unwrap_or(libc::EIO)
+    };
     // As execvp(3): a refusal is remembered while later entries of PATH are tried.
-    let mut error = Errno::ENOENT;
-    for candidate in &exec.candidates {
-        // SAFETY: all three are NUL-terminated and outlive the call.
-        unsafe { libc::execve(candidate.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
-        match Errno::last() {
-            Errno::ENOENT | Errno::ENOTDIR if exec.candidates.len() > 1 => {}
-            Errno::EACCES if exec.candidates.len() > 1 => error = Errno::EACCES,
-            Errno::ENOEXEC => {
-                script[1] = candidate.as_ptr();
-                // SAFETY: as above; `script` ends with NULL.
-                unsafe { libc::execve(script[0], script.as_ptr(), environment.as_ptr()) };
-                return Errno::ENOEXEC;
+    let mut error = libc::ENOENT;
+    let several = launch.exec.candidates.len() > 1;
+    for candidate in &launch.exec.candidates {
+        match execute(candidate, &launch.arguments) {
+            libc::ENOENT | libc::ENOTDIR if several => {}
+            libc::EACCES if several => error = libc::EACCES,
+            libc::ENOEXEC => {
+                launch.script[1] = candidate.as_ptr();
+                execute(SHELL, &launch.script);
+                return libc::ENOEXEC;
             }
             last => return last,
         }
     }
     error
+}
+
+/// System calls without the C library, which notes each error in errno: that is the guardian's.
+#[cfg(target_arch = "x86_64")]
+mod direct {
+    use super::{Launch, libc};
+    use std::arch::asm;
+
+    /// The result, or the errno below zero.
+    pub(super) unsafe fn call(number: libc::c_long, arguments: [usize; 4]) -> isize {
+        let [one, two, three, four] = arguments;
+        let result;
+        // SAFETY: the kernel's convention (syscall(2)). What the call itself does is the caller's affair.
+        unsafe {
+            asm!(
+                "syscall",
+                inlateout("rax") number => result,
+                in("rdi") one, in("rsi") two, in("rdx") three, in("r10") four,
+                out("rcx") _, out("r11") _,
+                options(nostack),
+            );
+        }
+        result
+    }
+
+    /// clone3(2): the child's number. The child begins at the top of its stack with `run`, and goes nowhere else.
+    pub(super) unsafe fn clone3(
+        arguments: &[u64; 8],
+        run: extern "C" fn(*mut Launch) -> !,
+        launch: *mut Launch,
+    ) -> isize {
+        let result;
+        // SAFETY: as above. The child has the same registers but for the stack's, and returns to nobody.
+        unsafe {
+            asm!(
+                "syscall",
+                "test rax, rax",
+                "jnz 2f",
+                "xor ebp, ebp",
+                "mov rdi, {launch}",
+                "call {run}",
+                "ud2",
+                "2:",
+                inlateout("rax") libc::SYS_clone3 => result,
+                in("rdi") arguments, in("rsi") size_of_val(arguments),
+                run = in(reg) run, launch = in(reg) launch,
+                out("rcx") _, out("r11") _,
+                options(nostack),
+            );
+        }
+        result
+    }
+}
+
+/// Elsewhere the child has a copy of our memory, and an errno of its own.
+#[cfg(not(target_arch = "x86_64"))]
+mod direct {
+    use super::{Errno, Launch, libc};
+
+    pub(super) unsafe fn call(number: libc::c_long, arguments: [usize; 4]) -> isize {
+        let [one, two, three, four] = arguments;
+        // SAFETY: the caller's affair.
+        match unsafe { libc::syscall(number, one, two, three, four) } {
+            -1 => -(Errno::last_raw() as isize),
+            result => result as isize,
+        }
+    }
+
+    pub(super) unsafe fn clone3(_: &[u64; 8], _: extern "C" fn(*mut Launch) -> !, _: *mut Launch) -> isize {
+        -(libc::ENOSYS as isize)
+    }
 }
 
 /// Reaps the next dead child, with its status as wait(2) gives it; `None` if none has died. By hand, since

@@ -245,3 +245,70 @@ fn no_signal_ends_the_keeper_or_stays_with_it() {
     running.finish().stdout("up\n").success();
     Etcd::shared().assert_clean(&name);
 }
+
+/// A PATH that takes a child long to search: each of its entries is the working directory.
+fn long_path() -> String {
+    format!("{}/usr/bin:/bin", ":".repeat(120_000))
+}
+
+/// A run whose child was stopped before it became the command, and the child.
+#[track_caller]
+fn stopped_before_its_exec(name: &str, limit: &str) -> (Running, i32) {
+    loop {
+        let run = Meshlock::run(Etcd::shared(), name).args(["--max-runtime", limit]);
+        let running = run.env("PATH", long_path()).command(["sleep", "100"]).start();
+        let keeper = running.keeper();
+        let child = eventually("a child", || {
+            let children = proc::children(running.pid());
+            children.into_iter().find(|child| *child != keeper)
+        });
+        proc::signal(child, Signal::SIGSTOP);
+        eventually("it is stopped", || so(proc::stat(child)?.state == 'T'));
+        if proc::name(child) == "meshlock" {
+            return (running, child);
+        }
+        // It was too fast for us.
+        proc::signal(child, Signal::SIGKILL);
+        running.finish().signaled(Signal::SIGKILL);
+    }
+}
+
+#[test]
+fn a_command_that_is_stopped_before_its_exec_gets_its_signals_and_is_stopped_in_time() {
+    let name = unique("unborn");
+    let (running, child) = stopped_before_its_exec(&name, "100");
+    running.signal(Signal::SIGTERM);
+    // It waits for the child to run, and the guardian waits for nothing.
+    eventually("the signal is passed on", || so(is_pending(child, Signal::SIGTERM)));
+    running.signal(Signal::SIGCONT);
+    running.finish().signaled(Signal::SIGTERM);
+    let (running, _) = stopped_before_its_exec(&name, "2");
+    running.finish().stderr_line(["--max-runtime 2 s"]).status(124);
+    Etcd::shared().assert_clean(&name);
+}
+
+#[test]
+fn a_command_that_is_being_started_is_not_disturbed_by_what_comes_meanwhile() {
+    let name = unique("unborn");
+    let mut running = Meshlock::run(Etcd::shared(), &name)
+        .env("PATH", long_path())
+        .command(["echo", "ran"])
+        .start();
+    running.keeper();
+    while !running.stdout().contains("ran") && proc::alive(running.pid()) {
+        for signal in [Signal::SIGCONT, Signal::SIGWINCH, Signal::SIGCHLD] {
+            running.signal(signal);
+        }
+    }
+    running.wait_for_stdout("ran");
+    running.finish().stdout("ran\n").success();
+    Etcd::shared().assert_clean(&name);
+}
+
+/// For the whole process.
+fn is_pending(pid: i32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    set.is_some_and(|set| set & 1 << (signal as i32 - 1) != 0)
+}

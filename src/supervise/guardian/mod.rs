@@ -51,7 +51,7 @@ pub enum Event {
         signal: Signal,
         from_kernel: bool,
     },
-    /// The forked child could not become the command, and is gone.
+    /// The child could not become the command, and is gone.
     NotStarted {
         found: bool,
         why: String,
@@ -71,7 +71,7 @@ pub enum Action {
     Claim {
         token: i64,
     },
-    /// Fork the command.
+    /// Have a child become the command.
     Start(Hold),
     /// To the command's group, or to the command alone where it shares ours.
     Signal(Signal),
