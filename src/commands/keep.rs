@@ -3,13 +3,15 @@
 
 use crate::link::{Ended, FromGuardian, FromKeeper};
 use crate::lock::keeper::{self, Action, Answer, Event, Policy, Request, Seen, State, Watched};
+use crate::lock::keys::Place;
 use crate::lock::queue::{Change, Departure, Predecessor, Queue};
 use crate::lock::record::{Ask, Holder, Run};
 use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind, INTERNAL};
 use crate::rules::{Asked, Rules};
 use crate::settings::{Draft, Surroundings};
-use crate::store::Fault;
+use crate::store::etcd::Etcd;
+use crate::store::{Connection, Fault};
 use crate::supervise::alarm::Alarm;
 use crate::supervise::last_duty::Quarry;
 use crate::supervise::link::{Incoming, Link, Shared};
@@ -19,6 +21,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 use tokio::io::unix::AsyncFd;
@@ -38,8 +41,10 @@ pub struct Task {
     pub rules: Rules,
     /// What the guardian has yet to look around for, and tells us first of all.
     pub holder: Draft,
-    /// Makes the queue's client, which needs the runtime.
-    pub queue: Box<dyn FnOnce(Holder) -> Queue>,
+    pub connection: Connection,
+    pub place: Place,
+    /// How many run records are kept.
+    pub keep: u32,
 }
 
 /// Keeps the lock until there is nothing more to keep; then ends the process.
@@ -57,10 +62,7 @@ pub fn keep(task: Task) -> ! {
         // As a task: to wake what is blocked on takes a write to an eventfd(2) and a turn of epoll(7) for it.
         runtime.block_on(async {
             let running = spawn_local(async {
-                // Without a word the guardian has ended, and nothing was asked of etcd yet.
-                if let Some(found) = task.link.wait_for()
-                    && let Ok(mut running) = Loop::new(task, found)
-                {
+                if let Ok(mut running) = Loop::begin(task).await {
                     running.run().await;
                 }
                 // At once: nobody is left for whom anything would have to be taken apart.
@@ -83,6 +85,18 @@ fn prepare(task: &Task) -> Result<(), nix::errno::Errno> {
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     nix::unistd::chdir("/")?;
     sys::keep_only(task.link.as_fd())
+}
+
+/// `None` where the guardian has ended.
+async fn first_word(link: &AsyncFd<Link>) -> Option<Surroundings> {
+    loop {
+        let mut ready = link.readable().await.ok()?;
+        match ready.get_inner().receive() {
+            Incoming::Message(found) => return Some(found),
+            Incoming::Nothing => ready.clear_ready(),
+            Incoming::Closed => return None,
+        }
+    }
 }
 
 /// What the tasks report back.
@@ -133,13 +147,18 @@ struct TaskRest {
 }
 
 impl Loop {
-    fn new(task: Task, found: Surroundings) -> std::io::Result<Self> {
-        let (reports, incoming) = unbounded_channel();
+    /// Connects while the guardian looks around, and asks etcd for nothing before its word. Without one it has ended.
+    async fn begin(task: Task) -> io::Result<Self> {
+        let store = Etcd::new(&task.connection);
+        store.connect_ahead();
+        let link = sys::readable(task.link)?;
+        let found = first_word(&link).await.ok_or(io::ErrorKind::BrokenPipe)?;
         let holder = task.holder.complete(found);
+        let (reports, incoming) = unbounded_channel();
         Ok(Self {
-            queue: (task.queue)(holder.clone()),
+            queue: Queue::new(store, task.place, holder.clone(), task.keep),
             state: State::new(task.rules),
-            link: sys::readable(task.link)?,
+            link,
             link_open: true,
             alarm: sys::readable(Alarm::new()?)?,
             reports,

@@ -3,7 +3,6 @@
 use super::keep;
 use crate::link::Hold;
 use crate::lock::keeper;
-use crate::lock::queue::Queue;
 use crate::moment::Moment;
 use crate::outcome::{Failure, FailureKind, Outcome};
 use crate::report::{self, Reporter};
@@ -11,7 +10,6 @@ use crate::rules::Rules;
 use crate::settings::held::{self, Held};
 use crate::settings::{Run, Surroundings};
 use crate::store::Connection;
-use crate::store::etcd::Etcd;
 use crate::supervise::guard::{self, Level, Ran};
 use crate::supervise::guardian;
 use crate::supervise::last_duty::MARK;
@@ -202,7 +200,9 @@ fn keep(
         asked,
         rules,
         holder,
-        queue: Box::new(move |holder| Queue::new(Etcd::new(&connection), place, holder, keep)),
+        connection,
+        place,
+        keep,
     })
 }
 

@@ -8,6 +8,7 @@ use super::secure::Trouble;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 /// With several endpoints none may take longer than this from the others.
 const TRY_AT_MOST: Duration = Duration::from_secs(1);
@@ -31,6 +32,8 @@ pub(super) struct Member {
     retired: bool,
     pub(super) host: Arc<Host>,
     pub(super) connected: Option<Connected>,
+    /// A connection that is being made ahead of the first call, which then waits for it and is told what came of it.
+    pub(super) ahead: Option<JoinHandle<Result<Connected, Fault>>>,
     pub(super) standing: Standing,
     pub(super) trouble: Trouble,
     /// Wakes who watches there when a call has failed, so that the watch moves on with the calls.
@@ -61,6 +64,7 @@ impl Member {
             retired: false,
             host: Arc::new(Host::of(url)),
             connected: None,
+            ahead: None,
             standing: Standing::default(),
             trouble: Trouble::default(),
             failed: Arc::default(),

@@ -5,7 +5,6 @@
 use super::sys::Page;
 use crate::moment::Moment;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -46,18 +45,6 @@ impl Link {
             send(self.socket.as_raw_fd(), &bytes, flags),
             Err(Errno::EAGAIN | Errno::ENOBUFS)
         )
-    }
-
-    /// The next message, however long it takes; `None` once the other half has ended.
-    pub fn wait_for<M: DeserializeOwned>(&self) -> Option<M> {
-        loop {
-            match self.receive() {
-                Incoming::Message(message) => return Some(message),
-                Incoming::Closed => return None,
-                // Interrupted it looks again.
-                Incoming::Nothing => poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).ok(),
-            };
-        }
     }
 
     pub fn receive<M: DeserializeOwned>(&self) -> Incoming<M> {
@@ -179,19 +166,6 @@ mod tests {
         while there.send(&"more") {}
         assert!(matches!(here.receive::<String>(), Incoming::Message(_)));
         assert!(there.send(&"more"));
-    }
-
-    #[test]
-    fn a_message_that_is_not_there_yet_is_waited_for() {
-        let (here, there) = Link::pair().expect("a pair");
-        let speaker = std::thread::spawn(move || {
-            // Not before the other waits, mostly.
-            std::thread::yield_now();
-            there.send(&"first words")
-        });
-        assert_eq!(here.wait_for::<String>().as_deref(), Some("first words"));
-        assert!(speaker.join().expect("it has spoken"));
-        assert_eq!(here.wait_for::<String>(), None);
     }
 
     #[test]

@@ -16,11 +16,27 @@ use tokio::time::timeout;
 use tonic::codegen::StdError;
 
 impl Etcd {
+    /// Begins to connect, if somebody is known to connect to. Nothing is asked yet.
+    pub fn connect_ahead(&self) {
+        let mut pool = self.pool();
+        let at = pool.current;
+        if let Some(member) = pool.members.get_mut(at) {
+            let etcd = self.clone();
+            member.ahead = Some(tokio::spawn(async move { etcd.newly_connected(at, None).await }));
+        }
+    }
+
     /// The endpoint's client, connected.
     pub(super) async fn connected(&self, at: usize, within: Option<Duration>) -> Result<Connected, Fault> {
         let known = self.pool().members[at].connected.clone();
-        match known.filter(|known| !known.client.is_closed()) {
-            Some(connected) => Ok(connected),
+        if let Some(known) = known.filter(|known| !known.client.is_closed()) {
+            return Ok(known);
+        }
+        let ahead = self.pool().members[at].ahead.take();
+        match ahead {
+            Some(ahead) => ahead
+                .await
+                .unwrap_or_else(|error| Err(fault::of_transport(&self.url(at), &error))),
             // Apart: it takes five times the room of a call, which each call would take for it.
             None => Box::pin(self.newly_connected(at, within)).await,
         }
