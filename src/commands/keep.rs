@@ -149,9 +149,11 @@ struct TaskRest {
 impl Loop {
     /// Connects while the guardian looks around, and asks etcd for nothing before its word. Without one it has ended.
     async fn begin(task: Task) -> io::Result<Self> {
+        // Ours first: where descriptors are scarce it is etcd that is out of reach, which is told, and not the keeper.
+        let link = sys::readable(task.link)?;
+        let alarm = sys::readable(Alarm::new()?)?;
         let store = Etcd::new(&task.connection);
         store.connect_ahead();
-        let link = sys::readable(task.link)?;
         let found = first_word(&link).await.ok_or(io::ErrorKind::BrokenPipe)?;
         let holder = task.holder.complete(found);
         let (reports, incoming) = unbounded_channel();
@@ -160,7 +162,7 @@ impl Loop {
             state: State::new(task.rules),
             link,
             link_open: true,
-            alarm: sys::readable(Alarm::new()?)?,
+            alarm,
             reports,
             incoming,
             request: 0,

@@ -1,7 +1,7 @@
 //! Each row of the one table of exit statuses is what a user meets: the table and these tests are compared.
 
 use crate::harness::etcd::{free_port, lease_of};
-use crate::harness::{Etcd, Finished, Meshlock, Running, directory, proc, unique};
+use crate::harness::{Etcd, Finished, Meshlock, Running, bounded, directory, proc, unique};
 use meshlock::outcome::EXIT_STATUSES;
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -353,4 +353,17 @@ fn a_real_time_signals_death_is_a_death() {
         .any_stderr()
         .status(128 + 34);
     etcd.assert_clean(&name);
+}
+
+#[test]
+fn a_descriptor_too_few_to_reach_etcd_is_told_as_that() {
+    let limited = |limit: u32| {
+        let shell = format!("ulimit -n {limit}; exec \"$@\"");
+        bounded(Meshlock::run(Etcd::shared(), unique("scarce")).by(["sh", "-c", &shell, "sh"]))
+    };
+    // How many it takes is not promised.
+    let enough = (4..64).find(|limit| limited(*limit).any_stderr().code() == Some(0));
+    limited(enough.expect("so many do") - 1)
+        .stderr_line(["etcd could not be reached within 1 s: "])
+        .status(69);
 }
