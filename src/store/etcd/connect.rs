@@ -28,15 +28,14 @@ impl Etcd {
 
     /// The endpoint's client, connected.
     pub(super) async fn connected(&self, at: usize, within: Option<Duration>) -> Result<Connected, Fault> {
-        let known = self.pool().members[at].connected.clone();
-        if let Some(known) = known.filter(|known| !known.client.is_closed()) {
-            return Ok(known);
-        }
         let ahead = self.pool().members[at].ahead.take();
-        match ahead {
-            Some(ahead) => ahead
-                .await
-                .unwrap_or_else(|error| Err(fault::of_transport(&self.url(at), &error))),
+        if let Some(ahead) = ahead {
+            let made = ahead.await;
+            made.unwrap_or_else(|error| Err(fault::of_transport(&self.url(at), &error)))?;
+        }
+        let known = self.pool().members[at].connected.clone();
+        match known.filter(|known| !known.client.is_closed()) {
+            Some(connected) => Ok(connected),
             // Apart: it takes five times the room of a call, which each call would take for it.
             None => Box::pin(self.newly_connected(at, within)).await,
         }
