@@ -101,7 +101,9 @@ fn start(mut settings: Run, reporter: &Reporter, found: &impl Deref<Target = Sur
     drop(keepers_link);
     // Whoever cannot see the command's processes is not to have one. The keeper has not had our word yet.
     tree::children(me.as_raw()).map_err(|error| unseen(&error))?;
-    link.send::<Surroundings>(found);
+    if !link.send::<Surroundings>(found) {
+        return Err(apart(Errno::ENOBUFS));
+    }
     settings.connection.forget_secrets();
     sys::catch_continue(keeper);
     nix::sys::prctl::set_child_subreaper(true).map_err(apart)?;
