@@ -287,24 +287,6 @@ fn a_command_that_is_stopped_before_its_exec_gets_its_signals_and_is_stopped_in_
     Etcd::shared().assert_clean(&name);
 }
 
-#[test]
-fn a_command_that_is_being_started_is_not_disturbed_by_what_comes_meanwhile() {
-    let name = unique("unborn");
-    let mut running = Meshlock::run(Etcd::shared(), &name)
-        .env("PATH", long_path())
-        .command(["echo", "ran"])
-        .start();
-    running.keeper();
-    while !running.stdout().contains("ran") && proc::alive(running.pid()) {
-        for signal in [Signal::SIGCONT, Signal::SIGWINCH, Signal::SIGCHLD] {
-            running.signal(signal);
-        }
-    }
-    running.wait_for_stdout("ran");
-    running.finish().stdout("ran\n").success();
-    Etcd::shared().assert_clean(&name);
-}
-
 /// For the whole process.
 fn is_pending(pid: i32, signal: Signal) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
