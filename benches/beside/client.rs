@@ -116,6 +116,12 @@ impl Connected {
         });
     }
 
+    /// Has etcd write its database now, of which it else tells the size of up to 100 ms ago
+    /// (`--backend-batch-interval`): a hash is made of what is written (`store.Hash` in etcd's mvcc).
+    pub(crate) fn written(&mut self) {
+        self.runtime.block_on(self.client.hash()).expect("a hash");
+    }
+
     /// How many keys there are under `prefix`.
     pub(crate) fn count(&mut self, prefix: &str) -> usize {
         let options = GetOptions::new().with_prefix().with_count_only();

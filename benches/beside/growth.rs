@@ -7,8 +7,6 @@ use crate::contender::{Contender, found};
 use crate::site::Site;
 use crate::table::{Table, figure};
 use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
 
 #[derive(clap::Args)]
 #[group(skip)] // its name would be another section's
@@ -18,8 +16,6 @@ pub(crate) struct Arguments {
     runs: Vec<usize>,
 }
 
-/// etcd writes its database each 100 ms (`--backend-batch-interval`), and tells its size when it has.
-const WRITTEN_AFTER: Duration = Duration::from_millis(500);
 /// Orphans are reaped after so many runs.
 const BATCH: usize = 20;
 
@@ -59,7 +55,7 @@ fn grow(contender: Contender, fresh: bool, milestones: &[usize], table: &mut Tab
             }
         }
         household.alone();
-        sleep(WRITTEN_AFTER);
+        connected.written();
         let (total, keys) = (mebibytes(), connected.count(""));
         let alive = if Some(&runs) == milestones.last() {
             connected.compact();
