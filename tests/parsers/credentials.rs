@@ -12,20 +12,8 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// Made by openssl, and nobody's.
-const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----
-MIIBLjCB4aADAgECAhQDIuSSnVPjKMoKSvuA77IBna3jxzAFBgMrZXAwDDEKMAgG
-A1UEAwwBeDAgFw0yNjEyMDEwMzEzMjFaGA8yMTI2MTEwNzAzMTMyMVowDDEKMAgG
-A1UEAwwBeDAqMAUGAytlcAMhACdpZHdY5YgmODP8gi0JpVAgM2jFE2yd+EItIMpS
-IWODo1MwUTAdBgNVHQ4EFgQU27ul8w6/ay5j+TIBCiQemI9VxxwwHwYDVR0jBBgw
-FoAU27ul8w6/ay5j+TIBCiQemI9VxxwwDwYDVR0TAQH/BAUwAwEB/zAFBgMrZXAD
-QQAsTfZVGxekHIiKR4ND4wesZDbKoWuAWAKkFqKG5Mpd32h46Y+GQslCdOyjhW69
-3Nui5/e+YyT4zsXKlEfYyWoI
------END CERTIFICATE-----
-";
-const KEY: &[u8] = b"-----BEGIN PRIVATE KEY-----
-MC4CAQAwBQYDK2VwBCIEIOv2BCwYkAFVBrCn4coIVJfuuKW8INOB/bpidy9XZx+q
------END PRIVATE KEY-----
-";
+const CERTIFICATE: &[u8] = include_bytes!("../helpers/nobody.pem");
+const KEY: &[u8] = include_bytes!("../helpers/nobody.key");
 
 #[test]
 fn a_user_is_what_is_before_the_first_colon() {

@@ -70,20 +70,8 @@ fn endpoints_that_cannot_be_are_refused() {
 }
 
 /// Made by openssl, and nobody's.
-const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----
-MIIBLjCB4aADAgECAhQDIuSSnVPjKMoKSvuA77IBna3jxzAFBgMrZXAwDDEKMAgG
-A1UEAwwBeDAgFw0yNjEyMDEwMzEzMjFaGA8yMTI2MTEwNzAzMTMyMVowDDEKMAgG
-A1UEAwwBeDAqMAUGAytlcAMhACdpZHdY5YgmODP8gi0JpVAgM2jFE2yd+EItIMpS
-IWODo1MwUTAdBgNVHQ4EFgQU27ul8w6/ay5j+TIBCiQemI9VxxwwHwYDVR0jBBgw
-FoAU27ul8w6/ay5j+TIBCiQemI9VxxwwDwYDVR0TAQH/BAUwAwEB/zAFBgMrZXAD
-QQAsTfZVGxekHIiKR4ND4wesZDbKoWuAWAKkFqKG5Mpd32h46Y+GQslCdOyjhW69
-3Nui5/e+YyT4zsXKlEfYyWoI
------END CERTIFICATE-----
-";
-const KEY: &str = "-----BEGIN PRIVATE KEY-----
-MC4CAQAwBQYDK2VwBCIEIOv2BCwYkAFVBrCn4coIVJfuuKW8INOB/bpidy9XZx+q
------END PRIVATE KEY-----
-";
+const CERTIFICATE: &str = include_str!("../../../tests/helpers/nobody.pem");
+const KEY: &str = include_str!("../../../tests/helpers/nobody.key");
 const ENCRYPTED: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAA=\n-----END ENCRYPTED PRIVATE KEY-----\n";
 
 #[test]
